@@ -19,7 +19,7 @@ def test_ids_are_of_version_7_and_in_order() -> None:
     assert len(set(drawn)) == len(drawn)
 
 
-def test_threads_draw_different_ones() -> None:
+def test_ids_drawn_by_several_threads_are_different() -> None:
     ids = TimeOrderedIds()
     found: list[list[str]] = []
     begin = threading.Barrier(8)
@@ -36,7 +36,7 @@ def test_threads_draw_different_ones() -> None:
     assert len(set(chain.from_iterable(found))) == 8 * 500
 
 
-def test_a_process_that_was_forked_off_draws_others() -> None:
+def test_ids_drawn_by_a_forked_process_are_different() -> None:
     """Even in the same millisecond: whoever forks has drawn just before."""
     ids = TimeOrderedIds()
     for _ in range(20):
@@ -66,7 +66,7 @@ def test_a_process_that_was_forked_off_draws_others() -> None:
         ({"cpu/cpu.cfs_quota_us": "150000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
     ],
 )
-def test_a_container_has_the_processors_that_its_share_allows(
+def test_processors_of_a_container_are_those_that_its_share_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], most: int
 ) -> None:
     for name, content in files.items():

@@ -10,7 +10,7 @@ from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, FailingStore, ManualClock, open_for_test
 
 
-def test_time_stands_still_until_it_is_moved() -> None:
+def test_manual_clock_stands_still_until_it_is_advanced() -> None:
     clock = ManualClock(5)
     assert (clock.now_ms(), clock.now_ms()) == (5, 5)
     clock.advance(10)
@@ -19,13 +19,13 @@ def test_time_stands_still_until_it_is_moved() -> None:
         clock.advance(-1)
 
 
-def test_ids_are_counted() -> None:
+def test_counting_ids_are_numbered_in_order() -> None:
     ids = CountingIds("x", chance=0.25)
     assert [ids.new(2), ids.new(0), ids.new(1)] == [["x-1", "x-2"], [], ["x-3"]]
     assert ids.fraction() == 0.25
 
 
-def test_they_fit_the_ports() -> None:
+def test_manual_clock_counting_ids_and_failing_store_fit_the_ports() -> None:
     clock: Clock = ManualClock()
     ids: Ids = CountingIds()
     store: Store = FailingStore(MemoryStore())
@@ -33,14 +33,14 @@ def test_they_fit_the_ports() -> None:
         assert queues.publish("mail", 1).id == "m-1"
 
 
-def test_queues_for_a_test_are_ready_to_use() -> None:
+def test_open_for_test_gives_queues_that_are_ready_to_use() -> None:
     with open_for_test() as queues:
         queues.publish("mail", "hello")
         assert [delivery.value() for delivery in queues.lease("mail")] == ["hello"]
         assert queues.consumer == "tester"
 
 
-def test_a_store_fails_when_told_to_and_at_no_other_time() -> None:
+def test_failing_store_fails_at_the_given_transactions_and_at_no_other_time() -> None:
     store = FailingStore(MemoryStore())
     queues = open_for_test(store=store)
     store.fail_at(2)
@@ -55,7 +55,7 @@ def test_a_store_fails_when_told_to_and_at_no_other_time() -> None:
     assert (store.transactions, store.commits) == (4, 2)
 
 
-def test_reading_is_neither_counted_nor_failed() -> None:
+def test_failing_store_neither_counts_nor_fails_reads() -> None:
     store = FailingStore(MemoryStore())
     queues = open_for_test(store=store)
     store.fail_at(1)
@@ -64,7 +64,7 @@ def test_reading_is_neither_counted_nor_failed() -> None:
     assert queues.durability() == "none"
 
 
-def test_the_memory_store_finds_and_mends_a_wrong_counter() -> None:
+def test_memory_store_check_finds_and_repairs_a_wrong_counter() -> None:
     store = MemoryStore()
     queues = open_for_test(store=store)
     queues.publish("mail", 1)
@@ -77,7 +77,7 @@ def test_the_memory_store_finds_and_mends_a_wrong_counter() -> None:
     assert queues.counts("mail") == Counts(ready=1, published=1, bytes=1)
 
 
-def test_the_memory_store_refuses_a_change_of_what_is_not_so() -> None:
+def test_memory_store_refuses_a_change_that_does_not_match_its_state() -> None:
     """It is stricter than a store on disk has to be, so that a mistake of ours shows in the tests."""
     store = MemoryStore()
     queues = open_for_test(store=store)

@@ -188,7 +188,7 @@ def test_health_internal_error_of_a_fault_without_a_code() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
-def test_health_store_busy_is_told_while_another_process_holds_the_lock(tmp_path: Path, kind: str) -> None:
+def test_health_store_busy_is_reported_while_another_process_holds_the_lock(tmp_path: Path, kind: str) -> None:
     """Degraded while requests wait, fail once some were refused; the answer does not wait for the lock."""
     shared = Shared(kind, tmp_path)
     watcher = shared.server.client()

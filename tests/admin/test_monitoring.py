@@ -37,7 +37,7 @@ def test_metrics_are_a_page_of_text(client: Client) -> None:
     assert "yirangmq_commit_requests_count 2" in lines
 
 
-def test_rates_are_told_by_queue_and_with_the_status(server: Server, client: Client) -> None:
+def test_metrics_rates_are_returned_by_queue_and_with_the_status(server: Server, client: Client) -> None:
     client.publish("mail", *[b"1"] * 20)
     server.turns.advance(10_000)
     assert client.call("rates")["mail"]["publishedPerSec"] == 2.0
@@ -46,7 +46,7 @@ def test_rates_are_told_by_queue_and_with_the_status(server: Server, client: Cli
     assert row["paused"] is False
 
 
-def test_a_queue_in_which_nothing_happened_has_no_rates(client: Client) -> None:
+def test_metrics_rates_are_none_for_a_queue_without_activity(client: Client) -> None:
     client.call("set_policy", queue="mail", document={})
     [row] = client.call("status")["queues"]
     assert row["rates"] is None
@@ -55,7 +55,7 @@ def test_a_queue_in_which_nothing_happened_has_no_rates(client: Client) -> None:
 # -- a store that may not grow ----------------------------------------------------------------------------------------
 
 
-def test_a_store_as_large_as_it_may_be_refuses_publishing_and_nothing_else(tmp_path: Path) -> None:
+def test_quota_of_the_store_refuses_publishing_and_nothing_else(tmp_path: Path) -> None:
     size = 0
     disk = StoreDisk(tmp_path, 0, 1024, lambda: size)
     client = Server(disk=disk).client()
@@ -72,7 +72,7 @@ def test_a_store_as_large_as_it_may_be_refuses_publishing_and_nothing_else(tmp_p
     assert client.publish("mail", b"2")
 
 
-def test_a_store_that_cannot_tell_its_size_is_not_refused(tmp_path: Path) -> None:
+def test_quota_of_a_store_with_unknown_size_is_not_enforced(tmp_path: Path) -> None:
     def measure() -> int:
         raise StoreError("in trouble")
 
@@ -81,7 +81,7 @@ def test_a_store_that_cannot_tell_its_size_is_not_refused(tmp_path: Path) -> Non
     assert (disk.used, disk.full) == (None, None)
 
 
-def test_an_sqlite_store_tells_what_it_uses(tmp_path: Path) -> None:
+def test_used_bytes_of_an_sqlite_store_grow_and_shrink_with_its_messages(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "queue.db", durability="os")
     queues = open_for_test(store=store)
     empty = store.used_bytes()
@@ -93,7 +93,7 @@ def test_an_sqlite_store_tells_what_it_uses(tmp_path: Path) -> None:
     queues.close()
 
 
-def test_a_folder_tells_the_bytes_that_wait(tmp_path: Path) -> None:
+def test_used_bytes_of_a_files_store_are_those_of_its_waiting_messages(tmp_path: Path) -> None:
     store = FilesStore(tmp_path / "queue", durability="os")
     queues = open_for_test(store=store)
     assert store.used_bytes() == 0
@@ -108,7 +108,7 @@ def test_a_folder_tells_the_bytes_that_wait(tmp_path: Path) -> None:
 # -- watching ---------------------------------------------------------------------------------------------------------
 
 
-def test_who_watches_is_answered_when_something_happens(server: Server, client: Client) -> None:
+def test_event_stream_watch_is_answered_when_an_event_happens(server: Server, client: Client) -> None:
     other = server.client()
     number = watch(server, client, wait=10)
     assert client.heard(number) == []
@@ -119,7 +119,7 @@ def test_who_watches_is_answered_when_something_happens(server: Server, client: 
     assert again == {"last": answer.value.value["last"], "missed": 0, "events": []}
 
 
-def test_what_happened_meanwhile_is_told_at_once(server: Server, client: Client) -> None:
+def test_event_stream_watch_returns_earlier_events_at_once(server: Server, client: Client) -> None:
     last = client.call("watch")["last"]
     client.publish("mail", b"1")
     client.lease("mail")
@@ -127,7 +127,7 @@ def test_what_happened_meanwhile_is_told_at_once(server: Server, client: Client)
     assert events(client.heard(number)) == [("published", "mail"), ("leased", "mail")]
 
 
-def test_one_queue_may_be_watched(server: Server, client: Client) -> None:
+def test_event_stream_watch_can_be_limited_to_one_queue(server: Server, client: Client) -> None:
     number = watch(server, client, queue="post", wait=10)
     client.publish("mail", b"1")
     assert client.heard(number) == []
@@ -135,7 +135,7 @@ def test_one_queue_may_be_watched(server: Server, client: Client) -> None:
     assert events(client.heard(number)) == [("published", "post")]
 
 
-def test_patience_ends(server: Server, client: Client) -> None:
+def test_event_stream_watch_ends_after_its_wait_time(server: Server, client: Client) -> None:
     number = watch(server, client, wait=10)
     server.turns.advance(9_999)
     assert client.heard(number) == []
@@ -146,7 +146,7 @@ def test_patience_ends(server: Server, client: Client) -> None:
     assert client.heard(number) == []
 
 
-def test_one_who_left_harms_nobody(server: Server, client: Client) -> None:
+def test_event_stream_watch_of_a_closed_connection_harms_no_other_client(server: Server, client: Client) -> None:
     watch(server, client, wait=10)
     client.session.close()
     other = server.client()
@@ -158,7 +158,9 @@ def test_one_who_left_harms_nobody(server: Server, client: Client) -> None:
     ("values", "field"),
     [({"wait": 31}, "wait"), ({"wait": "long"}, "wait"), ({"after": -1}, "after"), ({"queue": "a/b"}, "queue")],
 )
-def test_a_watch_that_cannot_be_is_refused_by_name(client: Client, values: dict[str, Any], field: str) -> None:
+def test_event_stream_watch_with_an_invalid_value_is_refused_with_its_field(
+    client: Client, values: dict[str, Any], field: str
+) -> None:
     with pytest.raises(BadInput) as caught:
         client.call("watch", **values)
     assert caught.value.field == field

@@ -27,13 +27,13 @@ def ids_of(page: Any) -> list[str]:
     return [parts[0].id for parts in unpack(page)[0]]
 
 
-def test_every_method_stands_on_the_page_with_its_values(server: Server) -> None:
+def test_named_methods_are_all_listed_on_the_page(server: Server) -> None:
     section = PAGE.partition("## Methods")[2].partition("## A session")[0]
     assert sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == server.calls.names
 
 
 @pytest.mark.parametrize("method", [name for name in Server().calls.names if name != "consumer_beat"])
-def test_a_value_nobody_knows_is_refused_by_name(client: Client, method: str) -> None:
+def test_named_method_refuses_an_unknown_value_by_name(client: Client, method: str) -> None:
     given = {
         "queue": "mail",
         "id": "a",
@@ -74,7 +74,7 @@ def test_a_value_nobody_knows_is_refused_by_name(client: Client, method: str) ->
         ("consumer_beat", {"pid": "x", "consumerId": "w"}, "pid"),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_refused_by_name(
+def test_named_method_refuses_a_value_of_the_wrong_type_by_name(
     client: Client, method: str, values: dict[str, Any], field: str
 ) -> None:
     bury(client, "mail", b"x")
@@ -83,21 +83,21 @@ def test_a_value_of_the_wrong_kind_is_refused_by_name(
     assert caught.value.field == field
 
 
-def test_a_broken_filter_is_refused(client: Client) -> None:
+def test_filter_with_a_mistake_is_refused_by_search_and_dead_letter_methods(client: Client) -> None:
     for method in ("search", "dlq_find", "dlq_requeue", "dlq_quarantine", "dlq_purge"):
         with pytest.raises(QueueError) as caught:
             client.call(method, queue="mail", filter="attempt >")
         assert caught.value.code == "bad_filter"
 
 
-def test_queues_and_counts(client: Client) -> None:
+def test_queue_list_and_counts_are_returned(client: Client) -> None:
     client.publish("mail", b"1", b"2")
     assert client.call("queues") == ["mail"]
     assert client.call("counts", queue="mail")["ready"] == 2
     assert client.call("counts", queue="other")["ready"] == 0
 
 
-def test_status_tells_of_the_server_and_of_each_queue(client: Client) -> None:
+def test_status_describes_the_server_and_each_queue(client: Client) -> None:
     client.publish("mail", b"1")
     client.publish("work", b"1")
     status = client.call("status")
@@ -135,12 +135,12 @@ def test_show_has_the_message_its_envelope_and_its_failure(client: Client) -> No
         client.call("show", queue="mail", id="nobody")
 
 
-def test_by_id_has_those_that_are_known(client: Client) -> None:
+def test_by_id_returns_the_known_messages_in_the_order_of_the_ids(client: Client) -> None:
     first, second = client.publish("mail", b"1", b"2")
     assert ids_of(client.call("by_id", queue="mail", ids=[second, "nobody", first])) == [second, first]
 
 
-def test_due_and_next_due(server: Server, client: Client) -> None:
+def test_next_due_is_the_end_of_the_lease_and_due_lists_it_until_the_sweep(server: Server, client: Client) -> None:
     assert client.call("next_due") is None
     client.publish("mail", b"1")
     client.ask(FrameKind.LEASE, messages.Lease("mail", 1, 0, 5000))
@@ -151,7 +151,7 @@ def test_due_and_next_due(server: Server, client: Client) -> None:
     assert client.call("due")["looks"] == []
 
 
-def test_a_policy_is_checked_set_shown_and_taken_back(client: Client) -> None:
+def test_policy_is_checked_set_shown_and_removed(client: Client) -> None:
     document = {"retry": {"limit": 2}}
     assert client.call("check_policy", queue="mail", document=document)["retry"]["limit"] == 2
     assert client.call("policy", queue="mail")["retry"]["limit"] == 5
@@ -165,7 +165,7 @@ def test_a_policy_is_checked_set_shown_and_taken_back(client: Client) -> None:
     assert caught.value.field == "retry.limmit"
 
 
-def test_drop_says_for_each_whether_it_went(client: Client) -> None:
+def test_drop_reports_the_result_for_each_message(client: Client) -> None:
     [id] = client.publish("mail", b"1")
     assert client.call("drop", queue="mail", ids=[id, "nobody"]) == [
         None,
@@ -173,7 +173,7 @@ def test_drop_says_for_each_whether_it_went(client: Client) -> None:
     ]
 
 
-def test_a_queue_is_deleted_page_by_page(client: Client) -> None:
+def test_delete_queue_removes_more_messages_than_one_page_holds(client: Client) -> None:
     client.publish("mail", *[b"x"] * 1200)
     bury(client, "mail", b"y")
     assert client.call("delete_queue", queue="mail") == 1201
@@ -222,14 +222,14 @@ def test_dead_letters_are_shown_counted_and_moved(client: Client) -> None:
         client.call("dlq_requeue", queue="mail", ids=[third])
 
 
-def test_a_requeue_wakes_who_waits(server: Server, client: Client) -> None:
+def test_redrive_wakes_a_waiting_consumer(server: Server, client: Client) -> None:
     bury(client, "mail", b"1")
     subscription = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 10))
     client.call("dlq_requeue", queue="mail")
     assert [answer.value.messages[0].payload for answer in client.heard(subscription)] == [b"1"]
 
 
-def test_a_large_move_lets_others_in_between_its_pages(server: Server) -> None:
+def test_redrive_of_many_messages_lets_other_requests_in_between_its_pages(server: Server) -> None:
     """Between two pages of a requeue of 3000 messages somebody else's publish is answered."""
     mover, other = server.client(), server.client()
     bury(mover, "mail", *[b"x"] * 3000)
@@ -251,7 +251,7 @@ def test_a_large_move_lets_others_in_between_its_pages(server: Server) -> None:
     assert threading.active_count() < threads + 10
 
 
-def test_long_work_ends_with_a_word_when_the_server_stops(server: Server, client: Client) -> None:
+def test_redrive_ends_with_unavailable_when_the_server_stops(server: Server, client: Client) -> None:
     bury(client, "mail", *[b"x"] * 10)
     server.pages.stop()
     number = client.send(FrameKind.CALL, messages.Call("dlq_requeue", {"queue": "mail"}))
@@ -263,7 +263,7 @@ def test_long_work_ends_with_a_word_when_the_server_stops(server: Server, client
 # -- consumers ------------------------------------------------------------------------------------------------------
 
 
-def test_consumers_tell_of_themselves_and_hear_wishes(client: Client) -> None:
+def test_consumer_registry_lists_reports_and_returns_requests_to_the_consumer(client: Client) -> None:
     assert client.call("consumer_beat", consumerId="w-1", queues=["mail"]) == ""
     assert [card["consumerId"] for card in client.call("consumer_list")] == ["w-1"]
     assert client.call("consumer_wish", id="w-1", wish="pause")["wish"] == "pause"
@@ -272,5 +272,5 @@ def test_consumers_tell_of_themselves_and_hear_wishes(client: Client) -> None:
         client.call("consumer_wish", id="nobody", wish="pause")
 
 
-def test_connections_are_listed(client: Client) -> None:
+def test_connections_list_is_empty_without_connections(client: Client) -> None:
     assert client.call("connections") == []

@@ -36,7 +36,7 @@ def hooked(tmp_path: Path, act: Callable[[AlertMonitorHarness, Endpoint], Any], 
     asyncio.run(whole())
 
 
-def test_a_fault_reaches_log_and_sink_once_and_so_does_its_end(
+def test_alert_reaches_log_and_sink_once_and_so_does_its_recovery(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def act(stage: AlertMonitorHarness, there: Endpoint) -> None:
@@ -56,7 +56,7 @@ def test_a_fault_reaches_log_and_sink_once_and_so_does_its_end(
     ]
 
 
-def test_open_alerts_and_their_acks_survive_a_restart(tmp_path: Path) -> None:
+def test_alert_and_its_ack_survive_a_restart(tmp_path: Path) -> None:
     async def first(stage: AlertMonitorHarness) -> None:
         stage.breaks()
         await soon(lambda: bool(stage.watch.alert_state.open))
@@ -82,7 +82,7 @@ def test_open_alerts_and_their_acks_survive_a_restart(tmp_path: Path) -> None:
     play(lambda: AlertMonitorHarness(tmp_path, **slow), second)
 
 
-def test_a_notice_that_was_not_sent_is_sent_after_a_restart(tmp_path: Path) -> None:
+def test_alert_notice_that_was_not_sent_is_sent_after_a_restart(tmp_path: Path) -> None:
     nobody = {"kind": "webhook", "name": "chat", "url": "http://127.0.0.1:1/"}
 
     async def first(stage: AlertMonitorHarness) -> None:
@@ -104,7 +104,7 @@ def test_a_notice_that_was_not_sent_is_sent_after_a_restart(tmp_path: Path) -> N
     asyncio.run(second())
 
 
-def test_a_sink_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
+def test_alert_sink_that_hangs_blocks_neither_evaluation_nor_acks(tmp_path: Path) -> None:
     async def act(stage: AlertMonitorHarness, there: Endpoint) -> None:
         async def never(sent: object) -> bytes:
             await asyncio.Event().wait()
@@ -120,7 +120,9 @@ def test_a_sink_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
     hooked(tmp_path, act)
 
 
-def test_a_file_that_cannot_be_read_is_set_aside_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_alert_file_that_is_unreadable_is_set_aside_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "alerts").mkdir()
     (tmp_path / FILE).write_text('{"version": 1, "open": 5}')
 
@@ -133,7 +135,7 @@ def test_a_file_that_cannot_be_read_is_set_aside_and_said(tmp_path: Path, caplog
     assert "alerts_load_failed" in caplog.messages
 
 
-def test_on_a_disk_that_takes_nothing_alerts_are_told_all_the_same(tmp_path: Path) -> None:
+def test_alert_is_sent_although_its_file_cannot_be_written_and_its_ack_is_refused(tmp_path: Path) -> None:
     (tmp_path / "alerts").write_text("a file where the folder should be")
 
     async def act(stage: AlertMonitorHarness, there: Endpoint) -> None:
@@ -145,7 +147,7 @@ def test_on_a_disk_that_takes_nothing_alerts_are_told_all_the_same(tmp_path: Pat
     hooked(tmp_path, act)
 
 
-def test_nothing_is_written_while_nothing_is_wrong(tmp_path: Path) -> None:
+def test_alert_file_is_not_written_while_there_is_no_fault(tmp_path: Path) -> None:
     async def act(stage: AlertMonitorHarness) -> None:
         await soon(lambda: stage.looks > 3)
 
@@ -153,7 +155,7 @@ def test_nothing_is_written_while_nothing_is_wrong(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_steady_clock_goes_on_whatever_the_wall_clock_does() -> None:
+def test_steady_clock_continues_whatever_the_wall_clock_does() -> None:
     wall, boot = [1_000_000], [500]
     clock = SteadyClock(lambda: wall[0], lambda: boot[0])
     assert (clock.now_ms(), clock.ahead_ms()) == (1_000_000, 0)

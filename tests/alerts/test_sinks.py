@@ -38,7 +38,7 @@ def mail_to(server: MailServer, **more: Any) -> dict[str, Any]:
 # -- e-mail -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_notice_by_mail_can_be_read_by_people_and_by_programs(tmp_path: Path) -> None:
+def test_alert_mail_is_readable_by_people_and_by_programs(tmp_path: Path) -> None:
     async def main() -> None:
         async with mail_server() as server:
             outcome = await box_of(tmp_path, **mail_to(server)).attempt(NOTICE)
@@ -76,7 +76,7 @@ def test_outgoing_networks_hold_for_mail_and_webhook_sinks(tmp_path: Path) -> No
     asyncio.run(main())
 
 
-def test_a_mail_server_may_want_tls_and_a_login(tmp_path: Path) -> None:
+def test_alert_mail_with_starttls_logs_in_only_to_a_trusted_server(tmp_path: Path) -> None:
     made, _ = certificate(tmp_path)
     (tmp_path / "smtp").write_text("pass word\n")
 
@@ -96,7 +96,7 @@ def test_a_mail_server_may_want_tls_and_a_login(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_mail_server_may_speak_tls_from_the_first_byte(tmp_path: Path) -> None:
+def test_alert_mail_with_tls_from_the_first_byte_logs_in_only_to_a_trusted_server(tmp_path: Path) -> None:
     """As on port 465."""
     made, _ = certificate(tmp_path)
     (tmp_path / "smtp").write_text("pass word\n")
@@ -113,7 +113,7 @@ def test_a_mail_server_may_speak_tls_from_the_first_byte(tmp_path: Path) -> None
     asyncio.run(main())
 
 
-def test_a_mail_server_that_says_nothing_is_given_up_in_time_and_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_alert_mail_to_a_silent_server_times_out_without_blocking_the_loop(tmp_path: Path) -> None:
     async def main() -> None:
         async with mail_server() as server:
             server.is_mute = True
@@ -129,7 +129,9 @@ def test_a_mail_server_that_says_nothing_is_given_up_in_time_and_nobody_waits_fo
     asyncio.run(main())
 
 
-def test_what_fails_is_tried_again_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alert_sink_retries_a_failed_notice_and_counts_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("yirangmq.alerts.outbox.BACKOFF", Backoff(first=0.01, limit=1.0))
 
     async def main() -> None:
@@ -145,7 +147,7 @@ def test_what_fails_is_tried_again_and_counted(tmp_path: Path, monkeypatch: pyte
     asyncio.run(main())
 
 
-def test_what_fails_for_too_long_is_given_up_and_counted(tmp_path: Path) -> None:
+def test_alert_sink_gives_up_a_notice_that_fails_for_too_long_and_counts_it(tmp_path: Path) -> None:
     async def main() -> None:
         box = box_of(tmp_path, 0, kind="webhook", url="http://127.0.0.1:1/")
         box.put(NOTICE)
@@ -157,7 +159,7 @@ def test_what_fails_for_too_long_is_given_up_and_counted(tmp_path: Path) -> None
     asyncio.run(main())
 
 
-def test_a_sink_that_takes_nothing_keeps_a_bounded_number_of_notices(tmp_path: Path) -> None:
+def test_alert_sink_that_takes_nothing_keeps_a_bounded_number_of_notices(tmp_path: Path) -> None:
     async def main() -> None:
         box = box_of(tmp_path, kind="command", run=["true"])
         for number in range(250):
@@ -171,7 +173,7 @@ def test_a_sink_that_takes_nothing_keeps_a_bounded_number_of_notices(tmp_path: P
 # -- webhook ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_webhook_gets_the_notice_as_json_signed(tmp_path: Path) -> None:
+def test_alert_webhook_gets_the_notice_as_signed_json(tmp_path: Path) -> None:
     (tmp_path / "chat").write_text("hush\n")
 
     async def main() -> None:
@@ -195,7 +197,7 @@ def test_a_webhook_gets_the_notice_as_json_signed(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_secret_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_alert_webhook_with_a_missing_secret_file_reports_it(tmp_path: Path) -> None:
     async def main() -> None:
         box = box_of(tmp_path, kind="webhook", url="http://127.0.0.1:1/", secret="gone")
         assert "gone cannot be read" in (await box.attempt(NOTICE)).trouble
@@ -206,7 +208,7 @@ def test_a_secret_that_is_not_there_is_said(tmp_path: Path) -> None:
 # -- command ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_program_gets_the_notice_at_its_stdin_and_its_arguments_as_they_are(tmp_path: Path) -> None:
+def test_alert_command_gets_the_notice_on_stdin_and_its_arguments_unchanged(tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     program = (
         "import json, os, sys; level = os.environ['YIRANGMQ_ALERT_LEVEL'];"
@@ -222,7 +224,7 @@ def test_a_program_gets_the_notice_at_its_stdin_and_its_arguments_as_they_are(tm
     asyncio.run(main())
 
 
-def test_a_program_that_fails_hangs_or_is_not_there(tmp_path: Path) -> None:
+def test_alert_command_that_fails_hangs_or_is_missing_is_reported(tmp_path: Path) -> None:
     async def main() -> None:
         failing = box_of(tmp_path, kind="command", run=["sh", "-c", "echo out of paper >&2; exit 3"], timeoutSec=60)
         assert (await failing.attempt(NOTICE)).trouble == "sh ended with 3: out of paper"

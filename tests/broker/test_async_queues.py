@@ -30,7 +30,7 @@ def tell(address: str, story: Story) -> None:
     asyncio.run(told())
 
 
-def test_a_message_from_hand_to_hand(address: str) -> None:
+def test_async_queues_publish_lease_and_ack_a_message(address: str) -> None:
     async def story(queues: AsyncQueues) -> None:
         await queues.publish("mail", {"to": "ann"})
         [delivery] = await queues.lease("mail")
@@ -43,7 +43,7 @@ def test_a_message_from_hand_to_hand(address: str) -> None:
     tell(address, story)
 
 
-def test_a_lease_waits_while_others_publish(address: str) -> None:
+def test_async_queues_lease_waits_until_a_message_is_published(address: str) -> None:
     async def story(queues: AsyncQueues) -> None:
         waiting = asyncio.create_task(queues.lease("mail", wait=PATIENCE))
         await asyncio.sleep(0)
@@ -53,7 +53,7 @@ def test_a_lease_waits_while_others_publish(address: str) -> None:
     tell(address, story)
 
 
-def test_what_a_cancelled_lease_found_goes_back_in_line(address: str) -> None:
+def test_async_queues_cancelled_lease_returns_its_message_without_counting_an_attempt(address: str) -> None:
     async def story(queues: AsyncQueues) -> None:
         waiting = asyncio.create_task(queues.lease("mail", wait=1))
         await soon(lambda: queues._core._waiters._listening, what="a lease that waits")
@@ -66,7 +66,7 @@ def test_what_a_cancelled_lease_found_goes_back_in_line(address: str) -> None:
     tell(address, story)
 
 
-def test_more_leases_may_wait_than_there_are_cores(address: str) -> None:
+def test_async_queues_allow_more_waiting_leases_than_cpu_cores(address: str) -> None:
     async def story(queues: AsyncQueues) -> None:
         waiting = [asyncio.create_task(queues.lease("mail", wait=PATIENCE)) for _ in range(20)]
         await asyncio.sleep(0)
@@ -77,7 +77,7 @@ def test_more_leases_may_wait_than_there_are_cores(address: str) -> None:
     tell(address, story)
 
 
-def test_a_subscription_and_a_walk(address: str) -> None:
+def test_async_queues_subscription_and_walk_iterate_over_messages(address: str) -> None:
     async def story(queues: AsyncQueues) -> None:
         await queues.publish_many("mail", range(5))
         assert [look.message.id async for look in queues.walk("mail", "ready", 2)]
@@ -92,7 +92,7 @@ def test_a_subscription_and_a_walk(address: str) -> None:
     tell(address, story)
 
 
-def test_every_verb_has_its_asyncio_form() -> None:
+def test_async_queues_have_every_operation_of_queues() -> None:
     inside = {
         "publish_envelopes",
         "run",

@@ -62,7 +62,7 @@ def test_job_that_runs_again_finds_the_verdicts_on_its_messages_and_no_other_job
 
 
 @pytest.mark.parametrize("commit", [False, True], ids=["at the start", "at the commit"])
-def test_batch_that_finds_no_space_is_repeated_once_with_the_reserve(commit: bool) -> None:
+def test_job_batch_that_finds_no_space_is_repeated_once_with_the_reserve(commit: bool) -> None:
     store = Reserve(MemoryStore())
     runner = runner_on(store)
     store.fail_at(1, StoreFull("no space"), commit=commit)

@@ -38,7 +38,7 @@ def subscription(ledger: UnsettledLeases) -> CreditWindow[UnsettledLeases]:
     return CreditWindow("q", "c", None, 10, ledger, lambda deliveries: True)
 
 
-def test_deliveries_in_runs_look_as_those_with_a_card_each(clock: ManualClock) -> None:
+def test_credit_window_deliveries_in_runs_equal_individual_deliveries(clock: ManualClock) -> None:
     in_runs = pushed(clock, (7, 3), (20, 2), fence=4)
     one_by_one = list(in_runs)
     assert len(in_runs) == len(one_by_one) == 5
@@ -48,7 +48,7 @@ def test_deliveries_in_runs_look_as_those_with_a_card_each(clock: ManualClock) -
     assert rules_of(in_runs) is rules_of(one_by_one) is RULES
 
 
-def test_what_was_pushed_at_one_go_is_settled_at_one_go(
+def test_credit_window_settles_a_whole_push_at_once_and_only_once(
     clock: ManualClock, ledger: UnsettledLeases, subscription: CreditWindow[UnsettledLeases]
 ) -> None:
     first, second = pushed(clock, (1, 4)), pushed(clock, (5, 6))
@@ -73,7 +73,7 @@ def test_what_was_pushed_at_one_go_is_settled_at_one_go(
         ["1-1", "3-1", "2-1", "4-1"],
     ],
 )
-def test_only_exactly_what_was_pushed_is_known_as_a_span(
+def test_credit_window_recognises_a_span_only_for_exactly_the_pushed_leases(
     clock: ManualClock, ledger: UnsettledLeases, leases: list[str]
 ) -> None:
     ledger.add(pushed(clock, (1, 4)))
@@ -83,7 +83,7 @@ def test_only_exactly_what_was_pushed_is_known_as_a_span(
     assert ledger.unsettled == 4 - len(ours)
 
 
-def test_parts_of_several_pushes_are_settled_together(
+def test_credit_window_settles_parts_of_several_pushes_together(
     clock: ManualClock, ledger: UnsettledLeases, subscription: CreditWindow[UnsettledLeases]
 ) -> None:
     ledger.add(pushed(clock, (1, 4)))
@@ -95,7 +95,7 @@ def test_parts_of_several_pushes_are_settled_together(
     assert (ledger.unsettled, subscription.wants()) == (0, 10)
 
 
-def test_a_push_of_several_runs_has_no_span(clock: ManualClock, ledger: UnsettledLeases) -> None:
+def test_credit_window_push_of_several_runs_has_no_span(clock: ManualClock, ledger: UnsettledLeases) -> None:
     both = pushed(clock, (1, 2), (7, 2))
     ledger.add(both)
     assert ledger.span_of(both.leases) is None
@@ -103,7 +103,7 @@ def test_a_push_of_several_runs_has_no_span(clock: ManualClock, ledger: Unsettle
     assert ledger.unsettled == 0
 
 
-def test_leases_that_lapsed_count_no_longer(
+def test_credit_window_does_not_count_expired_leases(
     clock: ManualClock, ledger: UnsettledLeases, subscription: CreditWindow[UnsettledLeases]
 ) -> None:
     ledger.add(pushed(clock, (1, 4)))
@@ -116,7 +116,7 @@ def test_leases_that_lapsed_count_no_longer(
     assert ledger.span_of(late.leases) == (5, 10, 1)
 
 
-def test_leases_that_are_extended_count_longer(
+def test_credit_window_counts_extended_leases_until_their_new_end(
     clock: ManualClock, ledger: UnsettledLeases, subscription: CreditWindow[UnsettledLeases]
 ) -> None:
     ledger.add(pushed(clock, (1, 10)))
@@ -126,11 +126,11 @@ def test_leases_that_are_extended_count_longer(
     assert ledger.unsettled == 1
 
 
-def test_a_client_that_does_not_read_wants_nothing(ledger: UnsettledLeases) -> None:
+def test_credit_window_wants_no_messages_while_its_client_does_not_read(ledger: UnsettledLeases) -> None:
     assert CreditWindow("q", "c", None, 10, ledger, lambda deliveries: True, lambda: False).wants() == 0
 
 
-def test_leases_of_an_earlier_connection_count_until_they_lapse(clock: ManualClock) -> None:
+def test_credit_window_counts_leases_of_an_earlier_connection_until_they_expire(clock: ManualClock) -> None:
     held = UnsettledLeases(clock, {"1-1": clock.now_ms() + LEASE_MS, "2-1": clock.now_ms() + 2 * LEASE_MS})
     subscription = CreditWindow("q", "c", None, 2, held, lambda deliveries: True)
     assert subscription.wants() == 0

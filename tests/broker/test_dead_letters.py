@@ -56,13 +56,17 @@ def line_up(queues: Queues, queue: str = "jobs") -> list[tuple[str, int]]:
 # -- names ----------------------------------------------------------------------------------------------------------
 
 
-def test_dead_letters_are_found_by_either_name(queues: Queues, letters: DeadLetters) -> None:
+def test_dead_letters_are_found_by_queue_name_and_by_dead_letter_queue_name(
+    queues: Queues, letters: DeadLetters
+) -> None:
     kill(queues, "telemetry", "a")
     assert letters.sources("telemetry") == ["telemetry"] == letters.sources("telemetry-dlq")
     assert found(letters, "telemetry") == ["a"] == found(letters, "telemetry-dlq")
 
 
-def test_several_queues_may_share_one_name_for_their_dead_letters(queues: Queues, letters: DeadLetters) -> None:
+def test_dead_letters_of_several_queues_may_share_a_dead_letter_queue_name(
+    queues: Queues, letters: DeadLetters
+) -> None:
     for queue in ("east", "west"):
         queues.set_policy(queue, {"dlq": {"queue": "graveyard"}})
         kill(queues, queue, f"{queue}-1")
@@ -72,13 +76,13 @@ def test_several_queues_may_share_one_name_for_their_dead_letters(queues: Queues
     assert (line_up(queues, "east"), line_up(queues, "west")) == ([("east-1", 1)], [("west-1", 1)])
 
 
-def test_a_name_nobody_uses_has_no_dead_letters(letters: DeadLetters) -> None:
+def test_dead_letters_of_an_unknown_name_are_empty(letters: DeadLetters) -> None:
     assert letters.sources("nowhere") == []
     assert found(letters, "nowhere") == []
     assert letters.requeue("nowhere") == MoveResult(0, [])
 
 
-def test_a_name_that_is_also_a_queue_of_its_own_is_no_mere_view(queues: Queues, letters: DeadLetters) -> None:
+def test_dead_letter_queue_name_of_an_existing_queue_is_not_a_mere_view(queues: Queues, letters: DeadLetters) -> None:
     kill(queues, "jobs", "a")
     assert letters.shown_by("jobs-dlq") == ["jobs"]
     queues.publish("jobs-dlq", 1)
@@ -108,7 +112,7 @@ def test_a_name_that_is_also_a_queue_of_its_own_is_no_mere_view(queues: Queues, 
         ("publishedAt<2026-01-14", ["a"]),
     ],
 )
-def test_a_filter_chooses_among_the_dead(
+def test_dead_letter_filter_selects_the_matching_dead_letters(
     queues: Queues, letters: DeadLetters, clock: ManualClock, filter: str, ids: list[str]
 ) -> None:
     kill(queues, "jobs", "a")
@@ -118,20 +122,20 @@ def test_a_filter_chooses_among_the_dead(
     assert found(letters, filter=filter) == ids
 
 
-def test_a_bytes_payload_has_no_parts_to_compare(queues: Queues, letters: DeadLetters) -> None:
+def test_dead_letter_filter_finds_no_payload_fields_in_a_bytes_payload(queues: Queues, letters: DeadLetters) -> None:
     queues.publish("jobs", b"\xff\xfe")
     queues.nack(queues.lease("jobs")[0].lease_id, "REJECTED")
     assert found(letters, filter="payload.x=null") == ["m-1"]
     assert found(letters, filter="payload.x=1") == []
 
 
-def test_find_stops_at_its_limit(queues: Queues, letters: DeadLetters) -> None:
+def test_dead_letter_find_stops_at_its_limit(queues: Queues, letters: DeadLetters) -> None:
     kill(queues, "jobs", *"abc")
     assert [look.message.id for look in letters.find("jobs", limit=2)] == ["a", "b"]
     assert list(letters.find("jobs", limit=0)) == []
 
 
-def test_a_dead_letter_shows_its_record(queues: Queues, letters: DeadLetters) -> None:
+def test_dead_letter_show_returns_its_record_with_failure_and_routing(queues: Queues, letters: DeadLetters) -> None:
     kill(queues, "jobs", "a", text="unknown account")
     record = letters.show("jobs-dlq", "a").record()
     assert record is not None
@@ -140,7 +144,7 @@ def test_a_dead_letter_shows_its_record(queues: Queues, letters: DeadLetters) ->
     assert record["routing"] == {"sourceQueue": "jobs", "dlqQueue": "jobs-dlq"}
 
 
-def test_what_is_not_dead_is_not_shown_as_a_dead_letter(queues: Queues, letters: DeadLetters) -> None:
+def test_dead_letter_show_of_a_live_or_unknown_message_is_rejected(queues: Queues, letters: DeadLetters) -> None:
     queues.publish("jobs", NewMessage(payload=1, id="alive"))
     with pytest.raises(WrongState, match="is ready"):
         letters.show("jobs", "alive")
@@ -148,7 +152,7 @@ def test_what_is_not_dead_is_not_shown_as_a_dead_letter(queues: Queues, letters:
         letters.show("jobs", "never-seen")
 
 
-def test_counts_by_reason_and_day(queues: Queues, letters: DeadLetters, clock: ManualClock) -> None:
+def test_dead_letter_stats_count_by_reason_and_day(queues: Queues, letters: DeadLetters, clock: ManualClock) -> None:
     kill(queues, "jobs", "a", "b")
     kill(queues, "jobs", "c", reason="TIMEOUT")
     clock.advance(DAY_MS)
@@ -169,7 +173,7 @@ def test_counts_by_reason_and_day(queues: Queues, letters: DeadLetters, clock: M
     }
 
 
-def test_counting_nothing(queues: Queues, letters: DeadLetters) -> None:
+def test_dead_letter_stats_of_a_queue_without_dead_letters_are_zero(queues: Queues, letters: DeadLetters) -> None:
     queues.publish("jobs", 1)
     stats = letters.stats("jobs")
     assert (stats["total"], stats["byReason"], stats["byDay"], stats["oldest"]) == (0, {}, [], None)
@@ -178,7 +182,7 @@ def test_counting_nothing(queues: Queues, letters: DeadLetters) -> None:
 # -- requeue --------------------------------------------------------------------------------------------------------
 
 
-def test_requeue_moves_what_matches_and_resets_attempts(queues: Queues, letters: DeadLetters) -> None:
+def test_redrive_moves_matching_dead_letters_and_resets_their_attempts(queues: Queues, letters: DeadLetters) -> None:
     kill(queues, "jobs", "a", "b")
     kill(queues, "jobs", "c", "d", reason="TIMEOUT")
     assert letters.requeue("jobs-dlq", "reasonCode=TIMEOUT") == MoveResult(2, ["c", "d"])
@@ -186,7 +190,7 @@ def test_requeue_moves_what_matches_and_resets_attempts(queues: Queues, letters:
     assert found(letters) == ["a", "b"]
 
 
-def test_requeue_keeps_the_order_of_first_arrival(queues: Queues, letters: DeadLetters, clock: ManualClock) -> None:
+def test_redrive_keeps_the_order_of_first_arrival(queues: Queues, letters: DeadLetters, clock: ManualClock) -> None:
     queues.publish_many("jobs", [NewMessage(payload=1, id=id) for id in "abcd"])
     for delivery in reversed(queues.lease("jobs", 4)):
         clock.advance(1000)
@@ -197,14 +201,16 @@ def test_requeue_keeps_the_order_of_first_arrival(queues: Queues, letters: DeadL
     assert [id for id, _ in line_up(queues)] == ["newcomer", "a", "b", "c", "d"]
 
 
-def test_requeue_keeps_priorities(queues: Queues, letters: DeadLetters) -> None:
+def test_redrive_keeps_priorities(queues: Queues, letters: DeadLetters) -> None:
     kill(queues, "jobs", "late")
     kill(queues, "jobs", "first", priority=0)
     letters.requeue("jobs")
     assert [id for id, _ in line_up(queues)] == ["first", "late"]
 
 
-def test_a_requeued_message_has_its_attempts_again(queues: Queues, letters: DeadLetters, clock: ManualClock) -> None:
+def test_redrive_gives_a_message_all_its_attempts_again(
+    queues: Queues, letters: DeadLetters, clock: ManualClock
+) -> None:
     queues.set_policy("jobs", {"retry": {"limit": 1, "initialDelaySec": 1}})
     queues.publish("jobs", NewMessage(payload=1, id="a"))
     for _ in range(2):
@@ -218,7 +224,7 @@ def test_a_requeued_message_has_its_attempts_again(queues: Queues, letters: Dead
     assert line_up(queues) == [("a", 2)]
 
 
-def test_a_large_requeue_goes_in_pages(store: Store, clock: ManualClock) -> None:
+def test_redrive_of_many_messages_commits_in_pages_and_reports_progress(store: Store, clock: ManualClock) -> None:
     failing = FailingStore(store)
     queues = open_for_test(store=failing, clock=clock)
     ids = [f"n-{number}" for number in range(2 * MAX_PER_COMMIT + 1)]
@@ -235,7 +241,9 @@ def test_a_large_requeue_goes_in_pages(store: Store, clock: ManualClock) -> None
 # -- quarantine and purge -------------------------------------------------------------------------------------------
 
 
-def test_parked_ones_are_moved_only_by_name(queues: Queues, letters: DeadLetters) -> None:
+def test_quarantine_parks_messages_that_redrive_and_purge_skip_unless_named(
+    queues: Queues, letters: DeadLetters
+) -> None:
     kill(queues, "jobs", *"abcd")
     assert letters.quarantine("jobs", ids=["b", "c"]) == MoveResult(2, ["b", "c"])
     assert found(letters) == ["a", "d"]
@@ -248,7 +256,9 @@ def test_parked_ones_are_moved_only_by_name(queues: Queues, letters: DeadLetters
     assert sorted(id for id, _ in line_up(queues)) == ["a", "b", "c", "d"]
 
 
-def test_a_state_may_be_asked_for(queues: Queues, letters: DeadLetters) -> None:
+def test_dead_letter_redrive_and_purge_select_by_state_and_reject_a_live_state(
+    queues: Queues, letters: DeadLetters
+) -> None:
     kill(queues, "jobs", "a", "b")
     letters.quarantine("jobs", "messageId=a")
     assert letters.purge("jobs", state="parked").ids == ["a"]
@@ -257,7 +267,9 @@ def test_a_state_may_be_asked_for(queues: Queues, letters: DeadLetters) -> None:
         letters.requeue("jobs", state="ready")
 
 
-def test_parked_ones_do_not_age(queues: Queues, letters: DeadLetters, clock: ManualClock) -> None:
+def test_quarantine_keeps_parked_messages_beyond_the_retention(
+    queues: Queues, letters: DeadLetters, clock: ManualClock
+) -> None:
     kill(queues, "jobs", "a", "b")
     letters.quarantine("jobs", ids=["a"])
     clock.advance(15 * DAY_MS)
@@ -265,7 +277,7 @@ def test_parked_ones_do_not_age(queues: Queues, letters: DeadLetters, clock: Man
     assert found(letters, state="all") == ["a"]
 
 
-def test_purged_ones_are_gone(queues: Queues, letters: DeadLetters) -> None:
+def test_dead_letter_purge_removes_messages_and_counts_them_as_dropped(queues: Queues, letters: DeadLetters) -> None:
     kill(queues, "jobs", "a", "b")
     assert letters.purge("jobs", "messageId=a") == MoveResult(1, ["a"])
     assert found(letters, state="all") == ["b"]
@@ -274,7 +286,9 @@ def test_purged_ones_are_gone(queues: Queues, letters: DeadLetters) -> None:
 
 
 @pytest.mark.parametrize("verb", ["requeue", "quarantine", "purge"])
-def test_a_dry_run_counts_exactly_and_changes_nothing(queues: Queues, letters: DeadLetters, verb: str) -> None:
+def test_dry_run_of_a_dead_letter_operation_counts_exactly_and_changes_nothing(
+    queues: Queues, letters: DeadLetters, verb: str
+) -> None:
     kill(queues, "jobs", *"abc")
     kill(queues, "jobs", "d", reason="TIMEOUT")
     letters.quarantine("jobs", ids=["c"])
@@ -289,7 +303,9 @@ def test_a_dry_run_counts_exactly_and_changes_nothing(queues: Queues, letters: D
 
 
 @pytest.mark.parametrize("verb", ["requeue", "quarantine", "purge"])
-def test_repeating_a_call_by_id_succeeds(queues: Queues, letters: DeadLetters, verb: str) -> None:
+def test_dead_letter_operation_repeated_by_id_succeeds_and_moves_nothing(
+    queues: Queues, letters: DeadLetters, verb: str
+) -> None:
     kill(queues, "jobs", "a")
     move: Callable[..., MoveResult] = getattr(letters, verb)
     assert move("jobs", ids=["a"]) == MoveResult(1, ["a"])
@@ -297,7 +313,7 @@ def test_repeating_a_call_by_id_succeeds(queues: Queues, letters: DeadLetters, v
 
 
 @pytest.mark.parametrize("verb", ["requeue", "quarantine", "purge"])
-def test_one_wrong_id_and_nothing_moves(queues: Queues, letters: DeadLetters, verb: str) -> None:
+def test_dead_letter_operation_with_a_wrong_id_moves_nothing(queues: Queues, letters: DeadLetters, verb: str) -> None:
     kill(queues, "jobs", "a")
     queues.publish("jobs", NewMessage(payload=1, id="alive"))
     queues.lease("jobs")
@@ -314,12 +330,12 @@ def test_one_wrong_id_and_nothing_moves(queues: Queues, letters: DeadLetters, ve
     assert found(letters) == ["a"]
 
 
-def test_an_id_given_twice_is_one_message(queues: Queues, letters: DeadLetters) -> None:
+def test_redrive_of_an_id_given_twice_moves_its_message_once(queues: Queues, letters: DeadLetters) -> None:
     kill(queues, "jobs", "a")
     assert letters.requeue("jobs", ids=["a", "a"]) == MoveResult(1, ["a"])
 
 
-def test_a_bad_filter_or_name_moves_nothing(queues: Queues, letters: DeadLetters) -> None:
+def test_dead_letter_purge_with_an_invalid_filter_or_name_moves_nothing(queues: Queues, letters: DeadLetters) -> None:
     kill(queues, "jobs", "a")
     with pytest.raises(BadFilter):
         letters.purge("jobs", "reasonCode=WHATEVER")
@@ -361,7 +377,7 @@ class Meddling:
         return getattr(self._store, name)
 
 
-def test_what_was_moved_by_somebody_else_meanwhile_is_left_alone(store: Store, clock: ManualClock) -> None:
+def test_redrive_leaves_alone_a_message_that_another_process_moved_meanwhile(store: Store, clock: ManualClock) -> None:
     meddling = Meddling(store)
     queues, other = open_for_test(store=meddling, clock=clock), open_for_test(store=store, clock=clock)
     kill(queues, "jobs", *"abc")
@@ -370,7 +386,9 @@ def test_what_was_moved_by_somebody_else_meanwhile_is_left_alone(store: Store, c
     assert queues.show("jobs", "b").message.state == "dropped"
 
 
-def test_one_that_died_anew_for_another_reason_is_left_alone(store: Store, clock: ManualClock) -> None:
+def test_dead_letter_purge_leaves_alone_a_message_that_died_again_for_another_reason(
+    store: Store, clock: ManualClock
+) -> None:
     meddling = Meddling(store)
     queues, other = open_for_test(store=meddling, clock=clock), open_for_test(store=store, clock=clock)
     kill(queues, "jobs", "a", reason="TIMEOUT")
@@ -384,7 +402,7 @@ def test_one_that_died_anew_for_another_reason_is_left_alone(store: Store, clock
     assert found(DeadLetters(queues)) == ["a"]
 
 
-def test_payloads_are_read_only_where_the_filter_asks_for_them(store: Store, clock: ManualClock) -> None:
+def test_dead_letter_filter_reads_payloads_only_when_it_compares_them(store: Store, clock: ManualClock) -> None:
     meddling = Meddling(store)
     queues = open_for_test(store=meddling, clock=clock)
     kill(queues, "jobs", *"abc")

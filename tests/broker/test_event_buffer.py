@@ -66,13 +66,13 @@ def ids(queues: Queues, count: int = 1, queue: str = "mail") -> list[str]:
 # -- each verb --------------------------------------------------------------------------------------------------------
 
 
-def test_publishing_tells_what_is_new(queues: Queues, ear: Ear) -> None:
+def test_event_of_a_publish_counts_only_new_messages(queues: Queues, ear: Ear) -> None:
     queues.publish_many("mail", [b"12345", b"123", NewMessage(payload=b"1", id="a")])
     queues.publish("mail", NewMessage(payload=b"1", id="a"))
     assert ear.heard() == [MessagesPublished("mail", 3, 9)]
 
 
-def test_leasing_tells_how_long_each_could_have_been_taken(queues: Queues, ear: Ear, clock: ManualClock) -> None:
+def test_event_of_a_lease_reports_how_long_each_message_was_ready(queues: Queues, ear: Ear, clock: ManualClock) -> None:
     queues.publish("mail", 1)
     queues.publish("mail", NewMessage(payload=2, delay=3))
     clock.advance(5 * SECOND)
@@ -80,7 +80,9 @@ def test_leasing_tells_how_long_each_could_have_been_taken(queues: Queues, ear: 
     assert ear.heard()[2:] == [MessagesLeased("mail", 2, [5_000, 2_000])]
 
 
-def test_an_attempt_after_the_first_waits_since_it_came_back(queues: Queues, ear: Ear, clock: ManualClock) -> None:
+def test_event_of_a_later_attempt_measures_the_wait_since_the_message_returned(
+    queues: Queues, ear: Ear, clock: ManualClock
+) -> None:
     queues.publish("mail", 1)
     queues.nack(ids(queues), delay=0)
     clock.advance(4 * SECOND)
@@ -89,7 +91,9 @@ def test_an_attempt_after_the_first_waits_since_it_came_back(queues: Queues, ear
     assert ear.heard() == [MessagesLeased("mail", 1, [4_000])]
 
 
-def test_settling_tells_how_long_each_was_held(queues: Queues, ear: Ear, clock: ManualClock) -> None:
+def test_event_of_a_settlement_reports_how_long_each_message_was_leased(
+    queues: Queues, ear: Ear, clock: ManualClock
+) -> None:
     queues.publish_many("mail", [1, 2, 3, 4])
     one, two, three, four = ids(queues, 4)
     ear.heard()
@@ -104,7 +108,9 @@ def test_settling_tells_how_long_each_was_held(queues: Queues, ear: Ear, clock: 
     ]
 
 
-def test_a_lease_that_was_extended_is_held_since_its_beginning(queues: Queues, ear: Ear, clock: ManualClock) -> None:
+def test_event_of_an_ack_after_lease_extensions_measures_from_the_start_of_the_lease(
+    queues: Queues, ear: Ear, clock: ManualClock
+) -> None:
     queues.publish("mail", 1)
     lease = ids(queues)
     ear.heard()
@@ -116,7 +122,7 @@ def test_a_lease_that_was_extended_is_held_since_its_beginning(queues: Queues, e
     assert ear.heard() == [*[LeasesSettled("mail", "extend", 1)] * 3, LeasesSettled("mail", "ack", 1, [65_000])]
 
 
-def test_one_call_on_two_queues_is_told_for_each(queues: Queues, ear: Ear) -> None:
+def test_event_of_a_call_on_two_queues_is_published_per_queue(queues: Queues, ear: Ear) -> None:
     queues.publish("mail", 1)
     queues.publish("post", 1)
     leases = [*ids(queues), *ids(queues, queue="post")]
@@ -125,7 +131,7 @@ def test_one_call_on_two_queues_is_told_for_each(queues: Queues, ear: Ear) -> No
     assert ear.heard() == [LeasesSettled("mail", "ack", 1, [0]), LeasesSettled("post", "ack", 1, [0])]
 
 
-def test_repeating_an_ack_tells_nothing(queues: Queues, ear: Ear) -> None:
+def test_event_of_an_ack_is_not_published_again_when_the_ack_is_repeated(queues: Queues, ear: Ear) -> None:
     queues.publish("mail", 1)
     lease = ids(queues)
     queues.ack(lease)
@@ -134,7 +140,7 @@ def test_repeating_an_ack_tells_nothing(queues: Queues, ear: Ear) -> None:
     assert ear.heard() == []
 
 
-def test_a_message_dies_for_a_reason(queues: Queues, ear: Ear) -> None:
+def test_event_of_a_dead_letter_carries_its_reason(queues: Queues, ear: Ear) -> None:
     queues.publish_many("mail", [1, 2, 3])
     ear.heard()
     queues.nack(ids(queues, 2), "REJECTED")
@@ -144,7 +150,7 @@ def test_a_message_dies_for_a_reason(queues: Queues, ear: Ear) -> None:
     ]
 
 
-def test_without_dead_letters_it_is_dropped(queues: Queues, ear: Ear) -> None:
+def test_event_of_a_failed_message_is_a_drop_when_dead_letters_are_disabled(queues: Queues, ear: Ear) -> None:
     queues.set_policy("mail", {"dlq": {"enabled": False}})
     queues.publish("mail", 1)
     lease = ids(queues)
@@ -153,14 +159,16 @@ def test_without_dead_letters_it_is_dropped(queues: Queues, ear: Ear) -> None:
     assert ear.heard()[1:] == [MessagesDropped("mail", "given_up", 1)]
 
 
-def test_what_does_not_fit_its_schema_is_published_and_dies(queues: Queues, ear: Ear) -> None:
+def test_events_of_a_message_that_violates_its_json_schema_are_published_and_died(queues: Queues, ear: Ear) -> None:
     queues.set_policy("mail", {"schemas": {"t": {"*": {"type": "object"}}}})
     ear.heard()
     queues.publish_many("mail", [NewMessage(payload=1, type="t"), NewMessage(payload={}, type="t")])
     assert ear.heard() == [MessagesPublished("mail", 2, 3), MessagesDied("mail", "VALIDATION_ERROR", 1)]
 
 
-def test_leases_lapse_and_the_last_one_kills(queues: Queues, ear: Ear, clock: ManualClock) -> None:
+def test_events_of_expired_leases_end_with_a_dead_letter_at_the_retry_limit(
+    queues: Queues, ear: Ear, clock: ManualClock
+) -> None:
     queues.set_policy("mail", {"retry": {"limit": 1}})
     queues.publish("mail", 1)
     ids(queues)
@@ -173,7 +181,9 @@ def test_leases_lapse_and_the_last_one_kills(queues: Queues, ear: Ear, clock: Ma
     assert ear.heard() == [LeasesExpired("mail", 1), MessagesDied("mail", "TIMEOUT", 1)]
 
 
-def test_messages_expire_and_dead_letters_age(queues: Queues, ear: Ear, clock: ManualClock) -> None:
+def test_events_of_expired_messages_and_of_dead_letters_past_their_retention(
+    queues: Queues, ear: Ear, clock: ManualClock
+) -> None:
     queues.set_policy("mail", {"ttlSec": 10, "dlq": {"retentionDays": 1}})
     queues.set_policy("post", {"ttlSec": 10, "onExpire": "dead", "dlq": {"retentionDays": 1}})
     queues.publish("mail", 1)
@@ -187,7 +197,7 @@ def test_messages_expire_and_dead_letters_age(queues: Queues, ear: Ear, clock: M
     assert ear.heard() == [MessagesDropped("post", "retention", 1)]
 
 
-def test_operators_move_dead_letters_and_drop(queues: Queues, ear: Ear) -> None:
+def test_events_of_operator_actions_are_parked_redriven_and_dropped(queues: Queues, ear: Ear) -> None:
     queues.publish_many("mail", [1, 2, 3, 4])
     queues.nack(ids(queues, 4), "REJECTED")
     ear.heard()
@@ -203,7 +213,7 @@ def test_operators_move_dead_letters_and_drop(queues: Queues, ear: Ear) -> None:
     ]
 
 
-def test_steering_is_told(queues: Queues, ear: Ear) -> None:
+def test_events_of_policy_pause_resume_and_delete_are_published(queues: Queues, ear: Ear) -> None:
     queues.set_policy("mail", {})
     queues.pause("mail")
     queues.resume("mail")
@@ -211,7 +221,7 @@ def test_steering_is_told(queues: Queues, ear: Ear) -> None:
     assert ear.heard() == [QueueChanged("mail", what) for what in ("policy", "pause", "resume", "delete")]
 
 
-def test_a_refusal_by_quota_is_told_and_so_is_what_made_room(queues: Queues, ear: Ear) -> None:
+def test_events_of_a_quota_report_refused_messages_and_messages_dropped_to_make_space(queues: Queues, ear: Ear) -> None:
     queues.set_policy("mail", {"quota": {"maxMessages": 1}})
     queues.publish("mail", b"1")
     ear.heard()
@@ -230,7 +240,7 @@ def test_a_refusal_by_quota_is_told_and_so_is_what_made_room(queues: Queues, ear
 # -- traces -----------------------------------------------------------------------------------------------------------
 
 
-def test_messages_that_carry_a_trace_are_told_one_by_one_where_somebody_collects_them(
+def test_events_of_messages_with_a_trace_id_are_published_singly_when_tracing_is_on(
     queues: Queues, ear: Ear, clock: ManualClock
 ) -> None:
     queues.event_buffer.is_traced = True
@@ -260,14 +270,14 @@ def test_messages_that_carry_a_trace_are_told_one_by_one_where_somebody_collects
 # -- the commit -------------------------------------------------------------------------------------------------------
 
 
-def test_nobody_listens_nobody_is_told(queues: Queues) -> None:
+def test_event_listener_gets_no_events_from_before_it_was_added(queues: Queues) -> None:
     queues.publish("mail", 1)
     ear = Ear()
     queues.add_listener(ear)
     assert ear.heard() == []
 
 
-def test_the_commit_itself_is_told_last(queues: Queues, ear: Ear) -> None:
+def test_event_of_a_commit_reports_its_requests_messages_and_durations(queues: Queues, ear: Ear) -> None:
     queues.publish_many("mail", [1, 2])
     [commit] = ear.commits
     assert (commit.requests, commit.messages) == (1, 2)
@@ -276,7 +286,7 @@ def test_the_commit_itself_is_told_last(queues: Queues, ear: Ear) -> None:
 
 
 @pytest.mark.parametrize("at_commit", [True, False])
-def test_a_commit_that_fails_tells_nothing(place: Place, at_commit: bool) -> None:
+def test_event_buffer_publishes_nothing_after_a_failed_commit(place: Place, at_commit: bool) -> None:
     store = FailingStore(place.open())
     queues, ear = open_for_test(store=store), Ear()
     queues.add_listener(ear)
@@ -288,7 +298,9 @@ def test_a_commit_that_fails_tells_nothing(place: Place, at_commit: bool) -> Non
     assert ear.heard() == [MessagesPublished("mail", 1, 1)]
 
 
-def test_a_listener_that_fails_harms_nobody(queues: Queues, ear: Ear, caplog: pytest.LogCaptureFixture) -> None:
+def test_event_listener_that_fails_harms_neither_the_publish_nor_other_listeners(
+    queues: Queues, ear: Ear, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(events: Sequence[Event]) -> None:
         raise RuntimeError("no ears")
 
@@ -300,7 +312,7 @@ def test_a_listener_that_fails_harms_nobody(queues: Queues, ear: Ear, caplog: py
     assert "event_listener_failed" in caplog.text
 
 
-def test_who_wants_some_kinds_of_events_is_called_only_where_there_is_one(queues: Queues) -> None:
+def test_event_listener_for_some_kinds_is_called_only_when_such_an_event_occurs(queues: Queues) -> None:
     commits, steps = Ear(), Ear()
     queues.event_buffer.add_listener(commits, [GroupCommitted])
     queues.event_buffer.add_listener(steps, [QueueChanged])
@@ -329,7 +341,7 @@ def publish(server: Server, queue: str, answers: list[object]) -> None:
     )
 
 
-def test_one_turn_is_one_commit_told_after_the_answers() -> None:
+def test_events_of_a_group_commit_are_published_once_after_the_answers() -> None:
     server, ear = desk()
     answers: list[object] = []
     server.verbs.event_buffer.add_listener(lambda events: answers.append("told"))
@@ -341,7 +353,7 @@ def test_one_turn_is_one_commit_told_after_the_answers() -> None:
     assert [(one.requests, one.messages) for one in ear.commits] == [(3, 3)]
 
 
-def test_after_a_failed_commit_each_is_told_of_alone() -> None:
+def test_events_after_a_failed_group_commit_are_published_for_each_job_retried_alone() -> None:
     store = FailingStore(MemoryStore())
     server, ear = desk(store)
     answers: list[object] = []
@@ -355,7 +367,7 @@ def test_after_a_failed_commit_each_is_told_of_alone() -> None:
     assert [one.requests for one in ear.commits] == [1, 1]
 
 
-def test_what_was_pushed_in_the_commit_is_told_with_it() -> None:
+def test_events_of_messages_pushed_in_a_commit_are_published_with_it() -> None:
     server, ear = desk()
     client = server.client()
     waiting = client.wait_for_lease("mail")

@@ -82,7 +82,9 @@ def populate(queues: Queues, clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(KINDS, KINDS)))
-def test_everything_arrives_as_it_was(opened: Opener, clock: ManualClock, source: str, target: str) -> None:
+def test_export_import_restores_all_states_between_all_stores_and_makes_leased_messages_ready(
+    opened: Opener, clock: ManualClock, source: str, target: str
+) -> None:
     first, second = opened(source), opened(target)
     populate(first, clock)
     lines = exported(first)
@@ -99,7 +101,7 @@ def test_everything_arrives_as_it_was(opened: Opener, clock: ManualClock, source
 
 
 @pytest.mark.parametrize("target", KINDS)
-def test_the_order_is_kept(opened: Opener, clock: ManualClock, target: str) -> None:
+def test_export_import_keeps_the_order_of_delivery(opened: Opener, clock: ManualClock, target: str) -> None:
     first, second = opened("memory"), opened(target)
     populate(first, clock)
     export_import.load(second, exported(first))
@@ -110,7 +112,9 @@ def test_the_order_is_kept(opened: Opener, clock: ManualClock, target: str) -> N
 
 
 @pytest.mark.parametrize("target", KINDS)
-def test_a_queue_that_keeps_places_keeps_them(opened: Opener, clock: ManualClock, target: str) -> None:
+def test_export_import_keeps_positions_in_a_queue_that_requeues_at_the_front(
+    opened: Opener, clock: ManualClock, target: str
+) -> None:
     first, second = opened("memory"), opened(target)
     first.set_policy("jobs", {"requeue": "front", "retry": {"initialDelaySec": 1}})
     first.publish_many("jobs", [NewMessage(payload=1, id=id) for id in "abcd"])
@@ -122,7 +126,9 @@ def test_a_queue_that_keeps_places_keeps_them(opened: Opener, clock: ManualClock
 
 
 @pytest.mark.parametrize("target", KINDS)
-def test_dead_letters_keep_the_order_of_their_first_arrival(opened: Opener, clock: ManualClock, target: str) -> None:
+def test_export_import_keeps_the_first_arrival_order_of_dead_letters(
+    opened: Opener, clock: ManualClock, target: str
+) -> None:
     first, second = opened("memory"), opened(target)
     first.publish_many("jobs", [NewMessage(payload=1, id=id) for id in "abc"])
     for delivery in reversed(first.lease("jobs", 3)):
@@ -135,7 +141,7 @@ def test_dead_letters_keep_the_order_of_their_first_arrival(opened: Opener, cloc
 
 
 @pytest.mark.parametrize("target", KINDS)
-def test_payloads_arrive_to_the_byte(opened: Opener, clock: ManualClock, target: str) -> None:
+def test_export_import_keeps_payloads_byte_for_byte(opened: Opener, clock: ManualClock, target: str) -> None:
     first, second = opened("memory"), opened(target)
     first.publish_many("things", PAYLOADS)
     export_import.load(second, exported(first))
@@ -146,7 +152,7 @@ def test_payloads_arrive_to_the_byte(opened: Opener, clock: ManualClock, target:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_importing_twice_stores_nothing_twice(opened: Opener, clock: ManualClock, kind: str) -> None:
+def test_import_repeated_stores_nothing_twice(opened: Opener, clock: ManualClock, kind: str) -> None:
     first, second = opened(kind), opened(kind)
     populate(first, clock)
     lines = exported(first)
@@ -158,7 +164,9 @@ def test_importing_twice_stores_nothing_twice(opened: Opener, clock: ManualClock
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_dry_run_says_what_an_import_would_do(opened: Opener, clock: ManualClock, kind: str) -> None:
+def test_import_dry_run_reports_the_counts_of_an_import_and_stores_nothing(
+    opened: Opener, clock: ManualClock, kind: str
+) -> None:
     first, second = opened("memory"), opened(kind)
     populate(first, clock)
     lines = exported(first)
@@ -171,7 +179,7 @@ def test_a_dry_run_says_what_an_import_would_do(opened: Opener, clock: ManualClo
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_messages_with_one_key_from_different_windows_stay_two(
+def test_export_import_keeps_messages_with_the_same_dedup_key_from_different_windows(
     opened: Opener, clock: ManualClock, kind: str
 ) -> None:
     first, second = opened("memory"), opened(kind)
@@ -185,7 +193,9 @@ def test_two_messages_with_one_key_from_different_windows_stay_two(
     assert keys == ["k", "k", "k"]
 
 
-def test_one_queue_may_be_chosen(opened: Opener, clock: ManualClock) -> None:
+def test_export_of_chosen_queues_contains_only_those_and_rejects_an_unknown_queue(
+    opened: Opener, clock: ManualClock
+) -> None:
     queues = opened("memory")
     populate(queues, clock)
     lines = documents(exported(queues, ["things"]))
@@ -196,7 +206,7 @@ def test_one_queue_may_be_chosen(opened: Opener, clock: ManualClock) -> None:
         exported(queues, ["thinks"])
 
 
-def test_policies_are_kept_replaced_or_skipped(opened: Opener) -> None:
+def test_import_keeps_replaces_or_skips_existing_policies_as_requested(opened: Opener) -> None:
     first = opened("memory")
     first.set_policy("jobs", {"ttlSec": 5})
     lines = exported(first)
@@ -209,7 +219,7 @@ def test_policies_are_kept_replaced_or_skipped(opened: Opener) -> None:
         export_import.load(opened("memory"), lines, policies="merge")
 
 
-def test_progress_is_told(opened: Opener, clock: ManualClock) -> None:
+def test_export_import_reports_progress(opened: Opener, clock: ManualClock) -> None:
     first, second = opened("memory"), opened("memory")
     populate(first, clock)
     lines: list[bytes] = []
@@ -222,7 +232,7 @@ def test_progress_is_told(opened: Opener, clock: ManualClock) -> None:
     assert back[-1][1] <= done.bytes
 
 
-def test_large_pages_and_large_payloads(opened: Opener) -> None:
+def test_export_import_handles_large_pages_and_large_payloads(opened: Opener) -> None:
     first, second = opened("sqlite"), opened("sqlite")
     first.publish_many("small", range(1_700))
     first.publish_many("large", [b"x" * 900_000 for _ in range(12)])
@@ -261,7 +271,7 @@ def test_large_pages_and_large_payloads(opened: Opener) -> None:
         (lambda lines: [line.replace(b'"policy":{}', b'"policy":{"ttlSec":-1}') for line in lines], "line 2: ttlSec"),
     ],
 )
-def test_a_broken_export_is_refused_with_its_line(
+def test_import_of_a_broken_export_is_rejected_with_the_line_and_the_reason(
     opened: Opener, change: Callable[[list[bytes]], list[bytes]], says: str
 ) -> None:
     first = opened("memory")
@@ -274,7 +284,7 @@ def test_a_broken_export_is_refused_with_its_line(
     assert says in str(refused.value)
 
 
-def test_a_cut_off_import_can_be_repeated(opened: Opener) -> None:
+def test_import_that_was_cut_off_can_be_repeated(opened: Opener) -> None:
     first, second = opened("memory"), opened("memory")
     first.publish_many("jobs", range(600))
     lines = exported(first)
@@ -285,7 +295,9 @@ def test_a_cut_off_import_can_be_repeated(opened: Opener) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_format_stands_still(opened: Opener, clock: ManualClock, kind: str) -> None:
+def test_export_format_is_stable_and_an_earlier_export_still_imports(
+    opened: Opener, clock: ManualClock, kind: str
+) -> None:
     """Last release's export still opens, and means what it meant."""
     queues = opened(kind)
     golden = GOLDEN.read_bytes().splitlines(keepends=True)
@@ -295,7 +307,9 @@ def test_the_format_stands_still(opened: Opener, clock: ManualClock, kind: str) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ready_ones_are_ready_where_the_clock_is_behind(opened: Opener, clock: ManualClock, kind: str) -> None:
+def test_import_keeps_ready_messages_ready_where_the_clock_is_behind(
+    opened: Opener, clock: ManualClock, kind: str
+) -> None:
     clock.advance(60_000)
     ahead, behind = opened("memory"), opened(kind, ManualClock())
     ahead.publish_many("jobs", [1, 2, 3])

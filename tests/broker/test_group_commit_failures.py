@@ -67,7 +67,7 @@ def fail(*_: object) -> Any:
 
 @pytest.mark.parametrize("commit", [False, True], ids=["at the start", "at the commit"])
 @pytest.mark.parametrize("error", STORE_ERRORS, ids=lambda error: type(error).__name__)
-def test_commit_that_fails_is_told_once_and_the_next_one_works(error: Exception, commit: bool) -> None:
+def test_group_commit_failure_is_reported_once_and_the_next_commit_works(error: Exception, commit: bool) -> None:
     bench = Bench()
     bench.store.fail_at(1, error, commit=commit)
     [refused] = bench.publish()
@@ -77,7 +77,7 @@ def test_commit_that_fails_is_told_once_and_the_next_one_works(error: Exception,
 
 
 @pytest.mark.parametrize("commit", [False, True], ids=["at the start", "at the commit"])
-def test_commit_that_finds_the_store_busy_is_repeated_by_a_timer(commit: bool) -> None:
+def test_group_commit_on_a_busy_store_is_repeated_by_a_timer(commit: bool) -> None:
     bench = Bench()
     bench.store.fail_at(1, StoreBusy("locked"), commit=commit)
     assert bench.publish() == []
@@ -89,7 +89,7 @@ def test_commit_that_finds_the_store_busy_is_repeated_by_a_timer(commit: bool) -
         assert transaction.counts("work").ready == 2
 
 
-def test_commit_that_fails_schedules_one_retry_however_many_fail() -> None:
+def test_group_commit_failures_in_a_row_schedule_a_single_retry() -> None:
     bench = Bench()
     for _ in range(5):
         bench.store.fail_at(1, commit=False)
@@ -101,7 +101,7 @@ def test_commit_that_fails_schedules_one_retry_however_many_fail() -> None:
 
 
 @pytest.mark.parametrize("hooks", ["before_commit", "on_taken", "after_commit"])
-def test_hook_that_fails_stops_neither_other_hooks_nor_the_next_commit(hooks: str) -> None:
+def test_group_commit_hook_that_fails_stops_neither_other_hooks_nor_the_next_commit(hooks: str) -> None:
     bench = Bench()
     called: list[int] = []
     getattr(bench.desk, hooks).extend([fail, lambda: called.append(1)])
@@ -111,7 +111,7 @@ def test_hook_that_fails_stops_neither_other_hooks_nor_the_next_commit(hooks: st
     assert [type(error) for error in bench.reported] == [ZeroDivisionError] * 2
 
 
-def test_listener_of_events_that_fails_does_not_stop_the_desk() -> None:
+def test_group_commit_continues_after_an_event_listener_fails() -> None:
     bench = Bench()
     bench.verbs.event_buffer.add_listener(fail)
     assert bench.publish() == ["stored"]
@@ -121,7 +121,7 @@ def test_listener_of_events_that_fails_does_not_stop_the_desk() -> None:
     assert bench.desk.is_idle
 
 
-def test_consumer_that_fails_to_take_loses_nothing_and_keeps_nothing_from_the_others() -> None:
+def test_group_commit_consumer_that_fails_to_take_loses_no_message_and_starves_no_other_consumer() -> None:
     bench = Bench()
     bench.add_waiter(fail)
     got: list[Any] = []
@@ -142,7 +142,7 @@ def test_consumer_that_fails_to_take_loses_nothing_and_keeps_nothing_from_the_ot
     assert bench.desk.is_idle
 
 
-def test_long_work_whose_thread_cannot_start_is_refused_and_the_next_request_works() -> None:
+def test_group_commit_long_job_whose_thread_cannot_start_is_rejected_and_the_next_request_works() -> None:
     bench = Bench()
     told: list[Any] = []
 

@@ -57,7 +57,7 @@ class Bench:
         return found
 
 
-def test_a_standby_is_looked_at_and_not_changed() -> None:
+def test_standby_answers_reads_and_rejects_changes() -> None:
     bench = Bench()
     bench.publish("1")
     bench.guard.is_on = False
@@ -75,7 +75,7 @@ def test_a_standby_is_looked_at_and_not_changed() -> None:
     assert bench.ready() == 1
 
 
-def test_a_standby_runs_no_hooks() -> None:
+def test_standby_runs_no_hooks() -> None:
     bench = Bench()
     hooks = '{"processor": {"hooks": [{"hook": "no.such:hook"}]}}'
     bench.ask(lambda transaction: transaction.set_policy("work", hooks))
@@ -87,7 +87,7 @@ def test_a_standby_runs_no_hooks() -> None:
     assert bench.desk.is_idle
 
 
-def test_time_changes_nothing_on_a_standby_and_is_caught_up_with_later() -> None:
+def test_standby_leaves_expired_leases_unchanged_and_catches_up_once_active() -> None:
     bench = Bench()
     bench.publish("1")
     bench.ask(lambda transaction: bench.verbs.lease(transaction, "work", 1, 1000, "me"))
@@ -103,7 +103,7 @@ def test_time_changes_nothing_on_a_standby_and_is_caught_up_with_later() -> None
     assert bench.ask(lambda transaction: transaction.counts("work").leased) == 0
 
 
-def test_what_is_on_disk_too_late_is_not_confirmed() -> None:
+def test_active_guard_does_not_confirm_a_commit_that_ends_after_the_active_role_was_lost() -> None:
     bench = Bench()
 
     def frozen_meanwhile(transaction: Any) -> None:
@@ -114,7 +114,7 @@ def test_what_is_on_disk_too_late_is_not_confirmed() -> None:
         bench.ask(frozen_meanwhile)
 
 
-def test_what_a_standby_says_can_be_read_from_its_text() -> None:
+def test_standby_rejection_text_can_be_parsed_for_the_active_node_and_its_addresses() -> None:
     error = Duty().refusal()
     assert (error.active, error.addresses) == ("a", ["tcp://10.0.0.1:7411", "http://a:80"])
     assert NotActive("this node, b, is standby in term 2; no active node is known").active == ""

@@ -105,7 +105,7 @@ def place_in_line(transaction: Transaction) -> int:
     return transaction.places(1)
 
 
-def test_those_who_wait_while_a_commit_is_under_way_share_the_next_one(place: Place) -> None:
+def test_group_commit_shares_the_next_commit_among_callers_that_wait_during_a_commit(place: Place) -> None:
     crowd = Crowd(place.open())
     for number in range(8):
         crowd.call(number, place_in_line)
@@ -114,7 +114,7 @@ def test_those_who_wait_while_a_commit_is_under_way_share_the_next_one(place: Pl
     assert [answers[number] for number in range(8)] == list(range(1, 9))
 
 
-def test_one_who_is_refused_harms_no_other(place: Place) -> None:
+def test_group_commit_of_a_refused_caller_leaves_the_others_unharmed(place: Place) -> None:
     def refuse(transaction: Transaction) -> int:
         raise BadInput("no", field="it")
 
@@ -128,7 +128,7 @@ def test_one_who_is_refused_harms_no_other(place: Place) -> None:
     assert all(isinstance(answer, int) for answer in answers.values())
 
 
-def test_when_a_shared_commit_fails_each_is_tried_alone(place: Place) -> None:
+def test_group_commit_that_fails_is_tried_again_for_each_caller_alone(place: Place) -> None:
     crowd = Crowd(place.open())
     for number in range(5):
         crowd.call(number, place_in_line)
@@ -139,7 +139,7 @@ def test_when_a_shared_commit_fails_each_is_tried_alone(place: Place) -> None:
     assert crowd.counter.commits == 4
 
 
-def test_a_bug_in_one_callers_work_is_that_callers_alone(place: Place) -> None:
+def test_group_commit_raises_an_unexpected_error_only_in_its_own_caller(place: Place) -> None:
     def stumble(transaction: Transaction) -> int:
         transaction.places(100)
         raise ZeroDivisionError
@@ -161,7 +161,9 @@ def test_a_bug_in_one_callers_work_is_that_callers_alone(place: Place) -> None:
     assert answers == {0: 1, 1: 2, 3: 3}
 
 
-def test_a_full_store_refuses_and_works_again_when_there_is_room(place: Place, clock: ManualClock) -> None:
+def test_full_store_refuses_publish_and_ack_and_works_again_when_there_is_space(
+    place: Place, clock: ManualClock
+) -> None:
     store = FailingStore(place.open())
     queues = open_for_test(store=store, clock=clock)
     queues.publish("mail", 1)
@@ -179,7 +181,7 @@ def test_a_full_store_refuses_and_works_again_when_there_is_room(place: Place, c
     assert queues.counts("mail") == Counts(ready=1, done=1, published=2, acked=1, bytes=1)
 
 
-def test_an_interrupted_commit_confirms_nothing_to_anybody(place: Place) -> None:
+def test_group_commit_that_is_interrupted_confirms_nothing_to_any_caller(place: Place) -> None:
     crowd = Crowd(place.open())
     crowd.call(0, place_in_line)
 
@@ -200,7 +202,7 @@ def test_an_interrupted_commit_confirms_nothing_to_anybody(place: Place) -> None
     assert crowd.lane.run(place_in_line) == 2
 
 
-def test_a_caller_that_is_stopped_while_it_waits_leaves_the_lane_free(place: Place) -> None:
+def test_group_commit_caller_interrupted_while_waiting_leaves_the_committer_free(place: Place) -> None:
     """Ctrl-C in the main thread, which waits behind another one's commit."""
     crowd = Crowd(place.open())
     crowd.call(0, place_in_line)
@@ -257,7 +259,7 @@ class Stopped(threading.Thread):
 
 
 @pytest.mark.parametrize("is_first", [False, True])
-def test_a_caller_that_is_stopped_anywhere_in_the_lane_leaves_it_free(is_first: bool) -> None:
+def test_group_commit_caller_interrupted_at_any_line_leaves_the_committer_free(is_first: bool) -> None:
     """It leads at once; or it waits, leads next, commits for the caller behind it, and hands over."""
     for place in range(1, 200):
         crowd = Crowd(MemoryStore())
@@ -282,7 +284,7 @@ def test_a_caller_that_is_stopped_anywhere_in_the_lane_leaves_it_free(is_first: 
     pytest.fail("it never came to an end")
 
 
-def test_producers_and_consumers_on_many_threads_lose_and_double_nothing(queues: Queues) -> None:
+def test_group_commit_on_many_threads_loses_and_duplicates_no_message(queues: Queues) -> None:
     got: list[str] = []
     guard = threading.Lock()
     total = 6 * 50
@@ -333,13 +335,13 @@ class Waiting:
         return self.got
 
 
-def test_a_waiting_consumer_is_woken_by_a_publish_from_another_thread(queues: Queues) -> None:
+def test_waiting_consumer_is_woken_by_a_publish_from_another_thread(queues: Queues) -> None:
     waiting = Waiting(queues)
     queues.publish("mail", 1)
     assert waiting.woken() == ["m-1"]
 
 
-def test_a_waiting_consumer_is_woken_by_another_opener_of_the_same_place(
+def test_waiting_consumer_is_woken_by_a_publish_through_another_opening_of_the_store(
     place: Place, queues: Queues, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Through a door: when it asks again, as nobody tells the servers of these tests of others on their store."""
@@ -349,14 +351,14 @@ def test_a_waiting_consumer_is_woken_by_another_opener_of_the_same_place(
     assert waiting.woken() == ["m-1"]
 
 
-def test_many_who_wait_get_one_each(queues: Queues) -> None:
+def test_waiting_consumers_get_one_message_each(queues: Queues) -> None:
     crowd = [Waiting(queues) for _ in range(4)]
     queues.publish_many("mail", range(2))
     queues.publish_many("mail", range(2))
     assert sorted(id for waiting in crowd for id in waiting.woken()) == ["m-1", "m-2", "m-3", "m-4"]
 
 
-def test_a_message_for_another_queue_is_not_theirs(queues: Queues) -> None:
+def test_waiting_consumer_ignores_a_message_of_another_queue(queues: Queues) -> None:
     waiting = Waiting(queues)
     queues.publish("post", 1)
     queues.publish("mail", 2)
@@ -364,7 +366,7 @@ def test_a_message_for_another_queue_is_not_theirs(queues: Queues) -> None:
     assert taken(queues, queue="post") == ["m-1"]
 
 
-def test_a_waiting_consumer_is_woken_by_what_others_give_back(queues: Queues) -> None:
+def test_waiting_consumer_is_woken_by_a_nack_of_another_consumer(queues: Queues) -> None:
     queues.publish("mail", 1)
     lease = take(queues).lease_id
     waiting = Waiting(queues)
@@ -372,6 +374,6 @@ def test_a_waiting_consumer_is_woken_by_what_others_give_back(queues: Queues) ->
     assert waiting.woken() == ["m-1"]
 
 
-def test_who_does_not_wait_gets_nothing_at_once(queues: Queues) -> None:
+def test_lease_of_an_empty_queue_without_waiting_returns_nothing_at_once(queues: Queues) -> None:
     assert queues.lease("mail", wait=0) == []
     assert queues.lease("mail", wait=0.001) == []

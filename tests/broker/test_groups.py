@@ -27,7 +27,7 @@ def ack_one(queues: Queues) -> str:
     return delivery.id
 
 
-def test_one_of_a_group_is_in_hand_at_a_time(queues: Queues) -> None:
+def test_group_has_only_one_message_leased_at_a_time(queues: Queues) -> None:
     queues.publish_many("mail", members(3))
     queues.publish("mail", "of no group")
     first, other = queues.lease("mail", 100)
@@ -39,14 +39,14 @@ def test_one_of_a_group_is_in_hand_at_a_time(queues: Queues) -> None:
     assert taken(queues) == ["m-2"]
 
 
-def test_they_come_in_the_order_in_which_they_were_published_whatever_their_priority(queues: Queues) -> None:
+def test_group_messages_are_delivered_in_the_order_of_publishing_regardless_of_priority(queues: Queues) -> None:
     for priority in (9, None, 0, 5):
         queues.publish("mail", NewMessage(payload=1, group="g", priority=priority))
     queues.publish("mail", NewMessage(payload=1, priority=1))
     assert [ack_one(queues) for _ in range(5)] == ["m-5", "m-1", "m-2", "m-3", "m-4"]
 
 
-def test_a_batch_may_have_members_of_several_groups(queues: Queues) -> None:
+def test_group_batch_leases_the_next_message_of_each_of_several_groups(queues: Queues) -> None:
     queues.publish_many("mail", [NewMessage(payload=n, group=f"g{n % 3}") for n in range(12)])
     seen: list[list[str]] = []
     while batch := queues.lease("mail", 100):
@@ -55,13 +55,13 @@ def test_a_batch_may_have_members_of_several_groups(queues: Queues) -> None:
     assert seen == [[f"m-{n}" for n in range(at, at + 3)] for at in (1, 4, 7, 10)]
 
 
-def test_groups_of_two_queues_have_nothing_to_do_with_each_other(queues: Queues) -> None:
+def test_groups_of_the_same_name_in_two_queues_are_independent(queues: Queues) -> None:
     for queue in ("mail", "post"):
         queues.publish_many(queue, members(2))
     assert (taken(queues, queue="mail"), taken(queues, queue="post")) == (["m-1"], ["m-3"])
 
 
-def test_a_message_that_waits_for_another_try_holds_up_its_group(queues: Queues, clock: ManualClock) -> None:
+def test_group_is_held_while_its_first_message_waits_for_a_retry(queues: Queues, clock: ManualClock) -> None:
     queues.publish_many("mail", [*members(2), *members(1, "other")])
     queues.nack(take(queues).lease_id, delay=5)
     assert taken(queues) == ["m-3"]
@@ -74,7 +74,7 @@ def test_a_message_that_waits_for_another_try_holds_up_its_group(queues: Queues,
 
 @pytest.mark.parametrize("requeue", ["back", "front"])
 @pytest.mark.parametrize("how", ["nack at once", "nack and wait", "lapse", "release"])
-def test_a_message_that_comes_back_is_still_the_first_of_its_group(
+def test_group_message_that_returns_is_still_the_first_of_its_group(
     queues: Queues, clock: ManualClock, how: str, requeue: str
 ) -> None:
     queues.set_policy("mail", {"requeue": requeue})
@@ -92,7 +92,9 @@ def test_a_message_that_comes_back_is_still_the_first_of_its_group(
 
 
 @pytest.mark.parametrize("how", ["dead", "dropped", "parked", "out of attempts"])
-def test_a_message_that_is_given_up_lets_the_next_one_go(queues: Queues, clock: ManualClock, how: str) -> None:
+def test_group_message_that_fails_finally_releases_the_next_message(
+    queues: Queues, clock: ManualClock, how: str
+) -> None:
     document = {"dlq": {"enabled": False, "whenDisabled": "park"}} if how == "parked" else {"retry": {"limit": 0}}
     queues.set_policy("mail", document)
     queues.publish_many("mail", members(3))
@@ -106,13 +108,13 @@ def test_a_message_that_is_given_up_lets_the_next_one_go(queues: Queues, clock: 
     assert taken(queues) == ["m-2"]
 
 
-def test_one_in_the_middle_may_be_given_up(queues: Queues) -> None:
+def test_group_messages_dropped_from_the_middle_are_skipped(queues: Queues) -> None:
     queues.publish_many("mail", members(4))
     assert queues.drop("mail", ["m-2", "m-3"]) == [None, None]
     assert [ack_one(queues), ack_one(queues)] == ["m-1", "m-4"]
 
 
-def test_a_redriven_message_goes_to_the_end_of_its_group(queues: Queues) -> None:
+def test_group_appends_a_redriven_message_at_its_end(queues: Queues) -> None:
     queues.publish_many("mail", members(3))
     assert exhaust(queues).id == "m-1"
     dead_letters(queues).requeue("mail")
@@ -120,7 +122,7 @@ def test_a_redriven_message_goes_to_the_end_of_its_group(queues: Queues) -> None
     assert [ack_one(queues) for _ in range(3)] == ["m-2", "m-3", "m-1"]
 
 
-def test_a_redriven_message_whose_group_is_empty_goes_at_once(queues: Queues) -> None:
+def test_group_that_is_empty_delivers_a_redriven_message_at_once(queues: Queues) -> None:
     queues.publish_many("mail", members(2))
     for _ in range(2):
         exhaust(queues)
@@ -128,7 +130,7 @@ def test_a_redriven_message_whose_group_is_empty_goes_at_once(queues: Queues) ->
     assert [ack_one(queues), ack_one(queues)] == ["m-1", "m-2"]
 
 
-def test_a_delayed_message_holds_up_those_behind_it(queues: Queues, clock: ManualClock) -> None:
+def test_group_is_held_behind_a_delayed_message(queues: Queues, clock: ManualClock) -> None:
     queues.publish("mail", NewMessage(payload=1, group="g", delay=5))
     queues.publish("mail", NewMessage(payload=2, group="g"))
     assert taken(queues) == []
@@ -137,7 +139,7 @@ def test_a_delayed_message_holds_up_those_behind_it(queues: Queues, clock: Manua
     assert [ack_one(queues), ack_one(queues)] == ["m-1", "m-2"]
 
 
-def test_a_delay_counts_from_the_publishing_also_for_one_that_is_held(queues: Queues, clock: ManualClock) -> None:
+def test_group_delay_of_a_held_message_counts_from_publishing(queues: Queues, clock: ManualClock) -> None:
     queues.publish_many("mail", [NewMessage(payload=n, group="g", delay=delay) for n, delay in enumerate([0, 5, 9])])
     first = take(queues)
     clock.advance(4 * SECOND)
@@ -151,7 +153,9 @@ def test_a_delay_counts_from_the_publishing_also_for_one_that_is_held(queues: Qu
 
 
 @pytest.mark.parametrize("expire", ["drop", "dead"])
-def test_time_runs_for_all_of_a_group(queues: Queues, clock: ManualClock, expire: str) -> None:
+def test_group_members_expire_while_held_and_an_expired_member_releases_the_next(
+    queues: Queues, clock: ManualClock, expire: str
+) -> None:
     """The first one's time to live ends: the next one's turn. One that is held ages as well."""
     queues.set_policy("mail", {"onExpire": expire})
     queues.publish_many("mail", [NewMessage(payload=n, group="g", ttl=ttl) for n, ttl in enumerate([2, 5, 1, None])])
@@ -165,7 +169,7 @@ def test_time_runs_for_all_of_a_group(queues: Queues, clock: ManualClock, expire
     assert [state(queues, f"m-{n}") for n in (1, 2, 3, 4)] == [over, State.LEASED, over, State.HELD]
 
 
-def test_all_of_a_group_may_expire_at_once(queues: Queues, clock: ManualClock) -> None:
+def test_group_whose_members_expire_together_delivers_the_next_message(queues: Queues, clock: ManualClock) -> None:
     queues.publish_many("mail", members(5, ttl=1))
     queues.publish("mail", NewMessage(payload=1, group="order-7"))
     clock.advance(SECOND)
@@ -173,14 +177,14 @@ def test_all_of_a_group_may_expire_at_once(queues: Queues, clock: ManualClock) -
     assert (queues.counts("mail").held, queues.counts("mail").dropped) == (0, 5)
 
 
-def test_a_message_that_is_known_already_joins_no_group(queues: Queues) -> None:
+def test_group_is_not_joined_by_a_duplicate_message(queues: Queues) -> None:
     queues.publish("mail", NewMessage(payload=1, id="x"))
     again = queues.publish_many("mail", [NewMessage(payload=2, id="x", group="g"), NewMessage(payload=3, group="g")])
     assert [one.duplicate for one in again] == [True, False]
     assert sorted(taken(queues)) == sorted(["x", again[1].id])
 
 
-def test_a_deleted_queue_has_no_groups(queues: Queues) -> None:
+def test_group_is_gone_after_its_queue_is_deleted(queues: Queues) -> None:
     queues.publish_many("mail", members(2))
     take(queues)
     queues.delete_queue("mail")
@@ -189,7 +193,7 @@ def test_a_deleted_queue_has_no_groups(queues: Queues) -> None:
 
 
 @pytest.mark.parametrize("group", ["", "x" * 256, 7])
-def test_a_group_is_a_short_text(queues: Queues, group: object) -> None:
+def test_group_id_that_is_not_a_short_text_is_rejected(queues: Queues, group: object) -> None:
     with pytest.raises(BadInput) as caught:
         queues.publish("mail", NewMessage(payload=1, group=group))  # type: ignore[arg-type]
     assert caught.value.field == "groupId"
@@ -197,7 +201,7 @@ def test_a_group_is_a_short_text(queues: Queues, group: object) -> None:
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "files"])
-def test_groups_go_through_an_export_and_an_import(tmp_path: Path, kind: str) -> None:
+def test_group_order_survives_export_and_import(tmp_path: Path, kind: str) -> None:
     clock = ManualClock()
     places = [Place(one, tmp_path / one) for one in (kind, "sqlite" if kind == "files" else "files")]
     for place in places:
@@ -260,7 +264,7 @@ class Watcher:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
-def test_two_consumers_never_have_two_of_a_group(tmp_path: Path, kind: str) -> None:
+def test_group_never_has_two_messages_leased_by_two_concurrent_consumers(tmp_path: Path, kind: str) -> None:
     """Each with an opening of its own, at the same time, giving some back."""
     place, clock, watcher = Place(kind, tmp_path), ManualClock(), Watcher()
     queues = [open_for_test(store=place.open(), clock=clock, ids=CountingIds(f"c{n}-")) for n in range(2)]
@@ -292,7 +296,7 @@ def _work_once(queues: Queues, watcher: Watcher) -> None:
         queues.ack(delivery.lease_id)
 
 
-def test_a_group_is_a_line_also_for_those_who_wait(queues: Queues) -> None:
+def test_group_ack_wakes_a_waiting_consumer_with_the_next_message(queues: Queues) -> None:
     """Whoever waits for the queue is woken by the ack that frees the next one."""
     queues.publish_many("mail", members(2))
     first = take(queues)

@@ -19,7 +19,9 @@ def ack_all(queues: Queues, count: int = 1) -> None:
 # -- time to live -----------------------------------------------------------------------------------------------------
 
 
-def test_a_message_past_its_time_is_not_handed_out(queues: Queues, clock: ManualClock) -> None:
+def test_expiry_drops_a_message_past_its_time_to_live_instead_of_delivering_it(
+    queues: Queues, clock: ManualClock
+) -> None:
     queues.publish_many("mail", [NewMessage(payload=1, ttl=5), NewMessage(payload=2, ttl=5.001), 3])
     clock.advance(5 * SECOND)
     assert taken(queues) == ["m-2", "m-3"]
@@ -27,7 +29,7 @@ def test_a_message_past_its_time_is_not_handed_out(queues: Queues, clock: Manual
     assert queues.counts("mail").dropped == 1
 
 
-def test_a_message_past_its_time_is_dead_if_the_policy_says_so(queues: Queues, clock: ManualClock) -> None:
+def test_expiry_makes_a_dead_letter_when_the_policy_says_so(queues: Queues, clock: ManualClock) -> None:
     queues.set_policy("mail", {"onExpire": "dead", "ttlSec": 5})
     queues.publish("mail", 1)
     clock.advance(5 * SECOND)
@@ -40,7 +42,9 @@ def test_a_message_past_its_time_is_dead_if_the_policy_says_so(queues: Queues, c
     assert record["failure"]["consumerId"] is None
 
 
-def test_its_own_time_goes_before_that_of_the_policy(queues: Queues, clock: ManualClock) -> None:
+def test_expiry_prefers_the_time_to_live_of_the_message_to_that_of_the_policy(
+    queues: Queues, clock: ManualClock
+) -> None:
     queues.set_policy("mail", {"ttlSec": 5})
     queues.publish_many("mail", [NewMessage(payload=1, ttl=60), NewMessage(payload=2, ttl=1), 3])
     clock.advance(4 * SECOND)
@@ -50,7 +54,7 @@ def test_its_own_time_goes_before_that_of_the_policy(queues: Queues, clock: Manu
     assert taken(queues) == []
 
 
-def test_a_message_in_somebodys_hands_is_not_taken_away(queues: Queues, clock: ManualClock) -> None:
+def test_expiry_does_not_remove_a_leased_message(queues: Queues, clock: ManualClock) -> None:
     queues.publish("mail", NewMessage(payload=1, ttl=5))
     delivery = take(queues)
     clock.advance(20 * SECOND)
@@ -61,7 +65,9 @@ def test_a_message_in_somebodys_hands_is_not_taken_away(queues: Queues, clock: M
 
 
 @pytest.mark.parametrize("how", ["nack", "lapse"])
-def test_a_message_that_comes_back_too_late_is_gone(queues: Queues, clock: ManualClock, how: str) -> None:
+def test_expiry_drops_a_message_that_returns_after_its_time_to_live(
+    queues: Queues, clock: ManualClock, how: str
+) -> None:
     queues.publish("mail", NewMessage(payload=1, ttl=20))
     delivery = take(queues)
     clock.advance(20 * SECOND)
@@ -73,14 +79,14 @@ def test_a_message_that_comes_back_too_late_is_gone(queues: Queues, clock: Manua
     assert state(queues) is State.DROPPED
 
 
-def test_a_delayed_message_may_expire_before_its_time_comes(queues: Queues, clock: ManualClock) -> None:
+def test_expiry_drops_a_delayed_message_before_its_delay_ends(queues: Queues, clock: ManualClock) -> None:
     queues.publish_many("mail", [NewMessage(payload=1, delay=10, ttl=5), NewMessage(payload=2, delay=5, ttl=10)])
     clock.advance(5 * SECOND)
     assert taken(queues) == ["m-2"]
     assert state(queues) is State.DROPPED
 
 
-def test_however_much_expires_at_once_none_of_it_is_handed_out(queues: Queues, clock: ManualClock) -> None:
+def test_expiry_of_more_messages_than_a_sweep_handles_delivers_none_of_them(queues: Queues, clock: ManualClock) -> None:
     count = 2 * MAX_PER_SWEEP + 50
     queues.publish_many("mail", [NewMessage(payload=n, ttl=1, priority=1) for n in range(count)])
     queues.publish("mail", NewMessage(payload="alive", priority=2))
@@ -88,7 +94,7 @@ def test_however_much_expires_at_once_none_of_it_is_handed_out(queues: Queues, c
     assert taken(queues, 10) == [f"m-{count + 1}"]
 
 
-def test_a_redriven_message_has_all_the_time_it_needs(queues: Queues, clock: ManualClock) -> None:
+def test_expiry_does_not_apply_to_a_redriven_message(queues: Queues, clock: ManualClock) -> None:
     queues.set_policy("mail", {"onExpire": "dead"})
     queues.publish("mail", NewMessage(payload=1, ttl=5))
     clock.advance(5 * SECOND)
@@ -116,7 +122,9 @@ def test_history_is_kept_for_seven_days(queues: Queues, clock: ManualClock) -> N
     assert queues.counts("mail") == Counts(published=1, acked=1)
 
 
-def test_without_history_only_the_id_is_remembered(queues: Queues, clock: ManualClock) -> None:
+def test_history_that_is_disabled_keeps_only_the_id_until_the_tombstone_window_ends(
+    queues: Queues, clock: ManualClock
+) -> None:
     queues.set_policy("mail", {"archive": {"enabled": False}})
     queues.publish("mail", 1)
     ack_all(queues)
@@ -129,7 +137,7 @@ def test_without_history_only_the_id_is_remembered(queues: Queues, clock: Manual
         queues.show("mail", "m-1")
 
 
-def test_history_has_a_longest_length(queues: Queues, clock: ManualClock) -> None:
+def test_history_keeps_at_most_the_configured_number_of_messages(queues: Queues, clock: ManualClock) -> None:
     queues.set_policy("mail", {"archive": {"maxMessages": 3}})
     for n in range(5):
         queues.publish("mail", n)
@@ -146,7 +154,7 @@ def test_history_has_a_longest_length(queues: Queues, clock: ManualClock) -> Non
         queues.show("mail", "m-1")
 
 
-def test_history_is_pruned_in_passing(queues: Queues, clock: ManualClock) -> None:
+def test_history_is_pruned_by_other_operations_without_a_sweep(queues: Queues, clock: ManualClock) -> None:
     queues.set_policy("mail", {"archive": {"maxMessages": 10}})
     for _ in range(4):
         queues.publish_many("mail", range(100))
@@ -172,7 +180,7 @@ def test_dead_letters_stay_on_day_13_and_are_gone_on_day_15(queues: Queues, cloc
     assert queues.counts("mail") == Counts(published=1, failed=1, dropped=1)
 
 
-def test_a_dead_letter_is_dropped_at_the_very_end_of_its_retention(queues: Queues, clock: ManualClock) -> None:
+def test_dead_letter_is_dropped_exactly_at_the_end_of_its_retention(queues: Queues, clock: ManualClock) -> None:
     queues.set_policy("mail", {"dlq": {"retentionDays": 1}})
     queues.publish("mail", 1)
     exhaust(queues)
@@ -188,7 +196,7 @@ def test_a_dead_letter_is_dropped_at_the_very_end_of_its_retention(queues: Queue
         queues.show("mail", "m-1")
 
 
-def test_a_parked_message_is_never_too_old(queues: Queues, clock: ManualClock) -> None:
+def test_retention_never_removes_a_parked_message(queues: Queues, clock: ManualClock) -> None:
     queues.publish("mail", 1)
     exhaust(queues)
     dead_letters(queues).quarantine("mail")
@@ -197,7 +205,7 @@ def test_a_parked_message_is_never_too_old(queues: Queues, clock: ManualClock) -
     assert state(queues) is State.PARKED
 
 
-def test_a_sweep_does_everything_however_much_it_is(queues: Queues, clock: ManualClock) -> None:
+def test_sweeper_applies_all_due_transitions_however_many_there_are(queues: Queues, clock: ManualClock) -> None:
     count = MAX_PER_SWEEP + 10
     queues.publish_many("mail", [NewMessage(payload=n, delay=1) for n in range(count)])
     clock.advance(SECOND)

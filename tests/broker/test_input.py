@@ -81,7 +81,9 @@ CALLS: list[tuple[str, str, Call]] = [
 
 
 @pytest.mark.parametrize(("code", "field", "call"), CALLS)
-def test_bad_input_is_named_and_changes_nothing(queues: Queues, code: str, field: str, call: Call) -> None:
+def test_bad_input_is_rejected_with_its_code_and_field_and_changes_nothing(
+    queues: Queues, code: str, field: str, call: Call
+) -> None:
     queues.publish("mail", "there already")
     before = queues.counts("mail"), queues.policy("mail"), queues.queues()
     with pytest.raises(QueueError) as caught:
@@ -91,14 +93,14 @@ def test_bad_input_is_named_and_changes_nothing(queues: Queues, code: str, field
     assert [delivery.value() for delivery in queues.lease("mail", 9)] == ["there already"]
 
 
-def test_a_batch_of_one_commit_has_its_limit(place: Place, clock: ManualClock) -> None:
+def test_publish_batch_larger_than_the_limit_of_a_commit_is_rejected(place: Place, clock: ManualClock) -> None:
     queues = open_for_test(store=place.open(), clock=clock)
     with pytest.raises(QueueError) as caught:
         queues.publish_many("mail", range(10_001))
     assert (caught.value.code, caught.value.field, queues.queues()) == ("bad_input", "messages", [])
 
 
-def test_a_body_may_be_as_large_as_the_policy_says(queues: Queues) -> None:
+def test_payload_may_be_as_large_as_the_policy_allows_and_no_larger(queues: Queues) -> None:
     queues.publish("mail", b"x" * 1_048_576)
     queues.set_policy("mail", {"maxBytes": 10})
     queues.publish("mail", b"x" * 10)
@@ -108,7 +110,7 @@ def test_a_body_may_be_as_large_as_the_policy_says(queues: Queues) -> None:
     assert queues.counts("mail").ready == 2
 
 
-def test_a_policy_takes_effect_at_once_and_none_goes_back(queues: Queues) -> None:
+def test_policy_takes_effect_at_once_and_its_removal_restores_the_defaults(queues: Queues) -> None:
     assert queues.set_policy("mail", {"retry": {"limit": 0}})["retry"]["limit"] == 0
     queues.publish_many("mail", [1, 2])
     queues.nack(take(queues).lease_id)
@@ -118,12 +120,14 @@ def test_a_policy_takes_effect_at_once_and_none_goes_back(queues: Queues) -> Non
     assert queues.counts("mail").delayed == 1
 
 
-def test_a_policy_can_be_tried_without_being_set(queues: Queues) -> None:
+def test_policy_check_does_not_set_the_policy(queues: Queues) -> None:
     assert queues.check_policy("mail", {"ttlSec": 5})["ttlSec"] == 5
     assert queues.policy("mail")["ttlSec"] == 0
 
 
-def test_a_policy_set_elsewhere_is_heard_of_here(place: Place, queues: Queues, clock: ManualClock) -> None:
+def test_policy_set_through_another_opening_of_the_store_takes_effect(
+    place: Place, queues: Queues, clock: ManualClock
+) -> None:
     queues.publish("mail", 1)
     open_for_test(store=place.open(), clock=clock).set_policy("mail", {"visibilityTimeoutSec": 1})
     assert take(queues).lease_until == clock.now_ms() / 1000 + 1
@@ -159,7 +163,7 @@ def reading(payload: object, version: int | None = 1, kind: str | None = "readin
         reading("anything", None, None),
     ],
 )
-def test_a_message_that_fits_goes_through(readings: Queues, message: NewMessage) -> None:
+def test_json_schema_accepts_a_matching_message(readings: Queues, message: NewMessage) -> None:
     assert readings.publish("mail", message).refused == ""
     assert taken(readings) == ["m-1"]
 
@@ -177,7 +181,7 @@ def test_a_message_that_fits_goes_through(readings: Queues, message: NewMessage)
         (reading(b'{"temp":1e400}', content_type="application/octet-stream"), "payload: is not JSON"),
     ],
 )
-def test_a_message_that_does_not_fit_is_dead_and_its_record_names_the_field(
+def test_json_schema_violation_makes_a_dead_letter_whose_record_names_the_field(
     readings: Queues, message: NewMessage, complaint: str
 ) -> None:
     receipt = readings.publish("mail", message)
@@ -191,24 +195,24 @@ def test_a_message_that_does_not_fit_is_dead_and_its_record_names_the_field(
     assert readings.counts("mail") == Counts(dead=1, published=1, failed=1)
 
 
-def test_a_number_no_float_can_hold_is_refused_before_anything_is_stored(readings: Queues) -> None:
+def test_json_schema_makes_a_number_beyond_the_float_range_a_dead_letter(readings: Queues) -> None:
     [receipt] = readings.publish_text("mail", [b'{"type":"reading","version":1,"payload":{"temp":1e400}}'])
     assert receipt.refused.startswith("payload: ")
     assert readings.counts("mail") == Counts(dead=1, published=1, failed=1)
 
 
-def test_one_that_does_not_fit_holds_up_no_other(readings: Queues) -> None:
+def test_json_schema_violation_does_not_hold_up_other_messages_of_the_batch(readings: Queues) -> None:
     receipts = readings.publish_many("mail", [reading({"temp": 1}), reading({}), reading({"temp": 2})])
     assert [bool(receipt.refused) for receipt in receipts] == [False, True, False]
     assert taken(readings) == ["m-1", "m-3"]
 
 
-def test_a_delayed_message_is_looked_at_when_it_comes_in(readings: Queues) -> None:
+def test_json_schema_is_checked_at_publish_for_a_delayed_message(readings: Queues) -> None:
     assert readings.publish("mail", reading({}, delay=60)).refused
     assert readings.counts("mail") == Counts(dead=1, published=1, failed=1)
 
 
-def test_a_repeated_message_is_not_refused_again(readings: Queues) -> None:
+def test_json_schema_violation_of_a_duplicate_is_not_reported_again(readings: Queues) -> None:
     readings.publish("mail", reading({}, id="one"))
     again = readings.publish("mail", reading({}, id="one"))
     assert (again.duplicate, again.refused) == (True, "")
@@ -216,7 +220,7 @@ def test_a_repeated_message_is_not_refused_again(readings: Queues) -> None:
 
 
 @pytest.mark.parametrize(("when_disabled", "state"), [("drop", State.DROPPED), ("park", State.PARKED)])
-def test_without_dead_letters_one_that_does_not_fit_is_dropped_or_parked(
+def test_json_schema_violation_drops_or_parks_the_message_when_dead_letters_are_disabled(
     queues: Queues, when_disabled: str, state: State
 ) -> None:
     queues.set_policy(
@@ -227,7 +231,7 @@ def test_without_dead_letters_one_that_does_not_fit_is_dropped_or_parked(
     assert queues.show("mail", receipt.id).message.state is state
 
 
-def test_a_new_schema_is_used_at_once(readings: Queues) -> None:
+def test_json_schema_change_takes_effect_at_once(readings: Queues) -> None:
     assert readings.publish("mail", reading({})).refused
     readings.set_policy("mail", {"schemas": {"reading": {"1": {"type": "object"}}}})
     assert not readings.publish("mail", reading({})).refused

@@ -16,7 +16,7 @@ def _reading(payload: object) -> NewMessage:
     return NewMessage(payload=payload, type="reading")
 
 
-def test_what_waited_and_does_not_fit_a_new_schema_goes_to_the_dead_letters(queues: Queues) -> None:
+def test_json_schema_set_later_makes_waiting_messages_that_violate_it_dead_letters(queues: Queues) -> None:
     bad = [queues.publish("mail", _reading({"n": n})).id for n in range(3)]
     queues.publish("mail", _reading({"temp": 1}))
     queues.set_policy("mail", WARM)
@@ -30,14 +30,14 @@ def test_what_waited_and_does_not_fit_a_new_schema_goes_to_the_dead_letters(queu
     assert queues.counts("mail").dead == 3
 
 
-def test_what_was_handed_out_before_is_not_checked_again(queues: Queues) -> None:
+def test_json_schema_set_later_is_not_checked_for_messages_delivered_before(queues: Queues) -> None:
     queues.publish("mail", _reading({"n": 1}))
     queues.nack(queues.lease("mail")[0].lease_id, delay=0)
     queues.set_policy("mail", WARM)
     assert [delivery.attempt for delivery in queues.lease("mail")] == [2]
 
 
-def test_an_unreadable_header_does_not_stop_a_queue_with_schemas() -> None:
+def test_json_schema_check_of_an_unreadable_header_does_not_stop_the_queue() -> None:
     with open_for_test() as queues:
         now = queues.now_ms()
         queues.publish_envelopes("mail", [Envelope("mail", "x", RANK_LAST, now, now, 0, None, "{broken", b"1", True)])
@@ -47,7 +47,7 @@ def test_an_unreadable_header_does_not_stop_a_queue_with_schemas() -> None:
         assert queues.counts("mail").dead == 1
 
 
-def test_a_file_dropped_into_a_folder_is_held_to_the_schema(tmp_path: Path) -> None:
+def test_json_schema_applies_to_a_file_dropped_into_the_inbox_folder(tmp_path: Path) -> None:
     with open_for_test(f"files:{tmp_path}") as queues:
         queues.set_policy("mail", WARM)
         for name, payload in (("bad", {"n": 1}), ("good", {"temp": 1})):

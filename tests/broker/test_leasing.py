@@ -11,7 +11,7 @@ from yirangmq.format.envelope import NewMessage
 from yirangmq.testing import ManualClock
 
 
-def test_a_message_is_published_leased_and_acked(queues: Queues, clock: ManualClock) -> None:
+def test_lease_and_ack_move_a_published_message_to_done(queues: Queues, clock: ManualClock) -> None:
     receipt = queues.publish("mail", {"to": "you"})
     assert (receipt.id, receipt.duplicate, receipt.refused) == ("m-1", False, "")
     delivery = take(queues)
@@ -24,13 +24,13 @@ def test_a_message_is_published_leased_and_acked(queues: Queues, clock: ManualCl
     assert queues.counts("mail") == Counts(done=1, published=1, acked=1)
 
 
-def test_bytes_go_through_untouched(queues: Queues) -> None:
+def test_lease_delivers_payload_bytes_unchanged(queues: Queues) -> None:
     payload = bytes(range(256))
     queues.publish("mail", payload)
     assert take(queues).payload == payload
 
 
-def test_a_leased_message_is_nobody_elses(queues: Queues, clock: ManualClock) -> None:
+def test_lease_hides_the_message_from_other_consumers_until_it_ends(queues: Queues, clock: ManualClock) -> None:
     queues.publish("mail", 1)
     take(queues)
     assert queues.lease("mail", consumer="another") == []
@@ -38,14 +38,14 @@ def test_a_leased_message_is_nobody_elses(queues: Queues, clock: ManualClock) ->
     assert queues.lease("mail", consumer="another") == []
 
 
-def test_many_are_taken_at_once_in_order(queues: Queues) -> None:
+def test_lease_of_many_messages_at_once_returns_them_in_order(queues: Queues) -> None:
     queues.publish_many("mail", range(10))
     assert taken(queues, 4) == ["m-1", "m-2", "m-3", "m-4"]
     assert taken(queues, 100) == [f"m-{n}" for n in range(5, 11)]
     assert taken(queues, 100) == []
 
 
-def test_queues_do_not_mix(queues: Queues) -> None:
+def test_lease_returns_only_messages_of_its_queue(queues: Queues) -> None:
     queues.publish("mail", 1)
     queues.publish("post", 2)
     assert taken(queues, queue="post") == ["m-2"]
@@ -53,7 +53,7 @@ def test_queues_do_not_mix(queues: Queues) -> None:
     assert queues.queues() == ["mail", "post"]
 
 
-def test_a_lease_may_be_shorter_or_longer_than_the_policy_says(queues: Queues, clock: ManualClock) -> None:
+def test_lease_duration_given_by_the_consumer_overrides_the_policy(queues: Queues, clock: ManualClock) -> None:
     queues.publish_many("mail", [1, 2])
     short, long = queues.lease("mail", lease_seconds=0.5)[0], queues.lease("mail", lease_seconds=100)[0]
     clock.advance(500)
@@ -62,7 +62,7 @@ def test_a_lease_may_be_shorter_or_longer_than_the_policy_says(queues: Queues, c
     queues.ack(long.lease_id)
 
 
-def test_the_policy_says_how_long_a_lease_is(queues: Queues, clock: ManualClock) -> None:
+def test_visibility_timeout_of_the_policy_sets_the_lease_duration(queues: Queues, clock: ManualClock) -> None:
     queues.set_policy("mail", {"visibilityTimeoutSec": 2})
     queues.publish("mail", 1)
     delivery = take(queues)
@@ -72,7 +72,7 @@ def test_the_policy_says_how_long_a_lease_is(queues: Queues, clock: ManualClock)
     assert take(queues).attempt == 2
 
 
-def test_an_extended_lease_keeps_the_message_away(queues: Queues, clock: ManualClock) -> None:
+def test_lease_extension_keeps_the_message_leased_until_its_new_end(queues: Queues, clock: ManualClock) -> None:
     queues.publish("mail", 1)
     delivery = take(queues)
     clock.advance(29 * SECOND)
@@ -84,7 +84,7 @@ def test_an_extended_lease_keeps_the_message_away(queues: Queues, clock: ManualC
     assert take(queues).attempt == 2
 
 
-def test_a_lapsed_lease_cannot_be_extended(queues: Queues, clock: ManualClock) -> None:
+def test_lease_extension_of_an_expired_lease_is_rejected(queues: Queues, clock: ManualClock) -> None:
     queues.publish("mail", 1)
     delivery = take(queues)
     clock.advance(30 * SECOND)
@@ -93,7 +93,9 @@ def test_a_lapsed_lease_cannot_be_extended(queues: Queues, clock: ManualClock) -
     assert take(queues).attempt == 2
 
 
-def test_a_consumer_that_dies_loses_its_message_to_another(queues: Queues, clock: ManualClock) -> None:
+def test_lease_that_expires_goes_to_another_consumer_and_the_old_lease_is_rejected(
+    queues: Queues, clock: ManualClock
+) -> None:
     queues.publish("mail", 1)
     first = take(queues)
     clock.advance(30 * SECOND)
@@ -106,7 +108,7 @@ def test_a_consumer_that_dies_loses_its_message_to_another(queues: Queues, clock
     queues.ack(second.lease_id)
 
 
-def test_a_lease_belongs_to_its_consumer(queues: Queues) -> None:
+def test_lease_can_be_settled_only_by_its_own_consumer(queues: Queues) -> None:
     queues.publish("mail", 1)
     delivery = take(queues)
     for verb in (queues.ack, queues.nack, queues.extend):
@@ -115,13 +117,13 @@ def test_a_lease_belongs_to_its_consumer(queues: Queues) -> None:
     queues.ack(delivery.lease_id, consumer="tester")
 
 
-def test_a_lease_that_never_was_is_not_found(queues: Queues) -> None:
+def test_lease_id_that_never_existed_is_not_found(queues: Queues) -> None:
     for verb in (queues.ack, queues.nack, queues.extend):
         with pytest.raises(NotFound):
             verb("77-1")
 
 
-def test_one_stale_lease_in_a_batch_harms_no_other(queues: Queues, clock: ManualClock) -> None:
+def test_ack_batch_with_an_expired_or_unknown_lease_acks_the_others(queues: Queues, clock: ManualClock) -> None:
     queues.publish_many("mail", range(3))
     stale = queues.lease("mail", lease_seconds=1)[0]
     clock.advance(SECOND)
@@ -133,7 +135,7 @@ def test_one_stale_lease_in_a_batch_harms_no_other(queues: Queues, clock: Manual
         queues.ack([stale.lease_id])
 
 
-def test_a_batch_of_leases_may_be_of_many_queues(queues: Queues) -> None:
+def test_ack_batch_may_contain_leases_of_several_queues(queues: Queues) -> None:
     queues.publish("mail", 1)
     queues.publish("post", 1)
     leases = [take(queues, "post").lease_id, take(queues, "mail").lease_id]
@@ -142,12 +144,12 @@ def test_a_batch_of_leases_may_be_of_many_queues(queues: Queues) -> None:
 
 
 @pytest.mark.parametrize("name", ["ack_many", "nack_many", "extend_many"])
-def test_an_empty_batch_is_no_trouble(queues: Queues, name: str) -> None:
+def test_ack_nack_extend_and_publish_accept_an_empty_batch(queues: Queues, name: str) -> None:
     assert getattr(queues, name)([]) == []
     assert queues.publish_many("mail", []) == []
 
 
-def test_the_same_lease_twice_in_a_call_is_refused(queues: Queues) -> None:
+def test_ack_of_the_same_lease_twice_in_a_call_is_rejected(queues: Queues) -> None:
     queues.publish("mail", 1)
     lease = take(queues).lease_id
     with pytest.raises(BadInput) as caught:
@@ -159,7 +161,7 @@ def test_the_same_lease_twice_in_a_call_is_refused(queues: Queues) -> None:
 # -- by hand ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_message_can_be_given_up_in_any_state_but_done(queues: Queues) -> None:
+def test_drop_removes_a_message_in_any_state_but_done(queues: Queues) -> None:
     queues.publish_many("mail", [NewMessage(payload=n, id=f"m{n}", delay=60 * (n == 0)) for n in range(4)])
     leased, done = queues.lease("mail", 2)
     queues.ack(done.lease_id)
@@ -172,7 +174,7 @@ def test_a_message_can_be_given_up_in_any_state_but_done(queues: Queues) -> None
             verb(leased.lease_id)
 
 
-def test_a_message_can_be_looked_at_without_being_taken(queues: Queues) -> None:
+def test_peek_show_and_walk_return_messages_without_leasing_them(queues: Queues) -> None:
     queues.publish_many("mail", [NewMessage(payload=n, priority=9 - n) for n in range(5)])
     assert [look.message.id for look in queues.peek("mail", 2)] == ["m-5", "m-4"]
     assert queues.show("mail", "m-1").row()["priority"] == 9
@@ -182,7 +184,7 @@ def test_a_message_can_be_looked_at_without_being_taken(queues: Queues) -> None:
         queues.show("mail", "nobody")
 
 
-def test_a_deleted_queue_is_gone(queues: Queues) -> None:
+def test_delete_queue_removes_its_messages_policy_and_leases(queues: Queues) -> None:
     queues.set_policy("mail", {"ttlSec": 5})
     queues.publish("mail", 1)
     lease = take(queues).lease_id

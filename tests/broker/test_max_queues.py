@@ -83,13 +83,13 @@ def test_max_queues_leaves_queues_that_exist_alone(limited: Limited) -> None:
     assert limited.queues.counts("a").ready == 2
 
 
-def test_max_queues_allows_a_new_queue_in_place_of_one_that_was_deleted(limited: Limited) -> None:
+def test_max_queues_allows_a_new_queue_in_place_of_a_deleted_queue(limited: Limited) -> None:
     limited.queues.delete_queue("b")
     limited.queues.publish("new", 1)
     assert limited.queues.queues() == ["a", "c", "new"]
 
 
-def test_max_queues_below_what_a_store_has_refuses_new_ones_only(limited: Limited) -> None:
+def test_max_queues_below_the_number_of_existing_queues_refuses_only_new_queues(limited: Limited) -> None:
     limited.operations.defaults = Defaults(max_queues=1)
     limited.queues.publish("c", 2)
     with pytest.raises(QuotaExceeded, match="has 3 queues and allows 1"):

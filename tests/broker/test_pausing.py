@@ -18,7 +18,7 @@ from yirangmq.wire import messages
 from yirangmq.wire.frames import FrameKind
 
 
-def test_nothing_is_handed_out_and_publishing_goes_on(queues: Queues) -> None:
+def test_pause_stops_delivery_while_publishing_continues(queues: Queues) -> None:
     queues.publish("mail", 1)
     assert queues.pause("mail") is True
     assert queues.lease("mail") == []
@@ -28,14 +28,14 @@ def test_nothing_is_handed_out_and_publishing_goes_on(queues: Queues) -> None:
     assert taken(queues) == ["m-1", "m-2"]
 
 
-def test_only_the_queue_that_is_paused(queues: Queues) -> None:
+def test_pause_affects_only_its_queue(queues: Queues) -> None:
     queues.publish("mail", 1)
     queues.publish("post", 2)
     queues.pause("mail")
     assert taken(queues, queue="post") == ["m-2"]
 
 
-def test_what_is_held_may_be_finished(queues: Queues) -> None:
+def test_pause_still_allows_leased_messages_to_be_extended_and_settled(queues: Queues) -> None:
     queues.publish_many("mail", [1, 2, 3])
     first, second, third = (take(queues) for _ in range(3))
     queues.pause("mail")
@@ -47,7 +47,7 @@ def test_what_is_held_may_be_finished(queues: Queues) -> None:
     assert [state(queues, f"m-{n}") for n in (1, 2, 3)] == [State.DONE, State.READY, State.READY]
 
 
-def test_time_goes_on(queues: Queues, clock: ManualClock) -> None:
+def test_pause_does_not_stop_leases_from_expiring(queues: Queues, clock: ManualClock) -> None:
     queues.publish("mail", 1)
     take(queues)
     queues.pause("mail")
@@ -56,7 +56,7 @@ def test_time_goes_on(queues: Queues, clock: ManualClock) -> None:
     assert state(queues) is State.READY
 
 
-def test_it_lasts_over_a_restart(queues: Queues, place: Place, clock: ManualClock) -> None:
+def test_pause_survives_a_restart(queues: Queues, place: Place, clock: ManualClock) -> None:
     queues.publish("mail", 1)
     queues.pause("mail")
     again = open_for_test(store=place.reopen(), clock=clock, ids=CountingIds("n"))
@@ -73,7 +73,7 @@ def document(place: Place) -> Any:
     return None if text is None else json.loads(text)
 
 
-def test_the_rest_of_the_policy_stays_as_it_was_written(queues: Queues, place: Place) -> None:
+def test_pause_and_resume_leave_the_rest_of_the_policy_unchanged(queues: Queues, place: Place) -> None:
     before = {"ttlSec": 3600, "retry": {"limit": 2}}
     queues.set_policy("mail", before)
     queues.pause("mail")
@@ -82,26 +82,26 @@ def test_the_rest_of_the_policy_stays_as_it_was_written(queues: Queues, place: P
     assert document(place) == before
 
 
-def test_a_queue_without_a_policy_has_none_again(queues: Queues, place: Place) -> None:
+def test_pause_and_resume_of_a_queue_without_a_policy_leave_it_without_a_policy(queues: Queues, place: Place) -> None:
     queues.publish("mail", 1)
     queues.pause("mail")
     queues.resume("mail")
     assert document(place) is None
 
 
-def test_repeating_it_changes_nothing(queues: Queues) -> None:
+def test_pause_and_resume_repeated_change_nothing(queues: Queues) -> None:
     queues.publish("mail", 1)
     assert [queues.pause("mail"), queues.pause("mail")] == [True, False]
     assert [queues.resume("mail"), queues.resume("mail")] == [True, False]
 
 
-def test_a_queue_that_is_not_there_cannot_be_paused(queues: Queues) -> None:
+def test_pause_of_an_unknown_queue_is_rejected_and_creates_no_queue(queues: Queues) -> None:
     with pytest.raises(NotFound, match="nobody"):
         queues.pause("nobody")
     assert queues.queues() == []
 
 
-def test_a_policy_may_say_it_too(queues: Queues) -> None:
+def test_pause_can_be_set_by_the_policy(queues: Queues) -> None:
     queues.publish("mail", 1)
     queues.set_policy("mail", {"paused": True})
     assert queues.lease("mail") == []
@@ -109,7 +109,7 @@ def test_a_policy_may_say_it_too(queues: Queues) -> None:
     assert taken(queues) == ["m-1"]
 
 
-def test_a_policy_file_that_a_person_broke_is_not_written_over(tmp_path: Path) -> None:
+def test_resume_does_not_overwrite_a_policy_file_that_was_broken_by_hand(tmp_path: Path) -> None:
     with open_for_test(f"files:{tmp_path}") as queues:
         queues.publish("mail", 1)
         queues.pause("mail")
@@ -123,7 +123,7 @@ def test_a_policy_file_that_a_person_broke_is_not_written_over(tmp_path: Path) -
 # -- those who wait ---------------------------------------------------------------------------------------------------
 
 
-def test_who_waits_is_served_in_the_commit_that_resumes() -> None:
+def test_resume_serves_waiting_subscribers_and_lease_requests_at_once() -> None:
     server = Server()
     producer, subscriber, waiter = server.client(), server.client(), server.client()
     producer.publish("mail", b"1", b"2", b"3")
@@ -140,7 +140,7 @@ def test_who_waits_is_served_in_the_commit_that_resumes() -> None:
     assert [len(answer.value.messages) for answer in waiter.heard(waiting)] == [1]
 
 
-def test_a_policy_that_no_longer_pauses_serves_them_too() -> None:
+def test_pause_removed_from_the_policy_serves_waiting_subscribers() -> None:
     server = Server()
     client = server.client()
     client.publish("mail", b"1")
@@ -152,7 +152,7 @@ def test_a_policy_that_no_longer_pauses_serves_them_too() -> None:
     assert [len(answer.value.messages) for answer in client.heard(pushed)] == [1]
 
 
-def test_a_policy_file_that_a_person_broke_stops_no_other_queue(tmp_path: Path) -> None:
+def test_pause_with_a_policy_file_broken_by_hand_stops_no_other_queue(tmp_path: Path) -> None:
     store = FailingStore(open_store(f"files:{tmp_path}", durability="os"))
     server = Server(store)
     client = server.client()

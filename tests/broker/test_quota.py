@@ -20,7 +20,7 @@ def fill(queues: Queues, *priorities: int | None) -> None:
 # -- reject -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_queue_refuses_and_stores_nothing_of_the_batch(queues: Queues) -> None:
+def test_quota_refuses_a_batch_that_does_not_fit_and_stores_none_of_it(queues: Queues) -> None:
     allow(queues, messages=3)
     queues.publish_many("mail", [1, 2])
     with pytest.raises(QuotaExceeded, match="try again in 5 s") as caught:
@@ -31,7 +31,7 @@ def test_a_full_queue_refuses_and_stores_nothing_of_the_batch(queues: Queues) ->
     assert queues.counts("mail").ready == 3
 
 
-def test_all_that_is_unfinished_counts(queues: Queues) -> None:
+def test_quota_counts_all_unfinished_messages(queues: Queues) -> None:
     allow(queues, messages=3)
     queues.publish("mail", 1)
     take(queues)
@@ -41,7 +41,7 @@ def test_all_that_is_unfinished_counts(queues: Queues) -> None:
         queues.publish("mail", 4)
 
 
-def test_what_is_finished_makes_room(queues: Queues) -> None:
+def test_quota_does_not_count_acked_dead_or_dropped_messages(queues: Queues) -> None:
     allow(queues, messages=1)
     queues.publish("mail", 1)
     queues.ack(take(queues).lease_id)
@@ -53,7 +53,7 @@ def test_what_is_finished_makes_room(queues: Queues) -> None:
     assert queues.counts("mail").ready == 1
 
 
-def test_repeating_a_publish_that_succeeded_succeeds(queues: Queues) -> None:
+def test_quota_accepts_a_repeated_publish_that_had_succeeded(queues: Queues) -> None:
     allow(queues, messages=2)
     queues.publish_many("mail", [NewMessage(payload=1, id="a"), NewMessage(payload=2, id="b")])
     again = queues.publish_many("mail", [NewMessage(payload=1, id="a"), NewMessage(payload=2, id="b")])
@@ -64,7 +64,7 @@ def test_repeating_a_publish_that_succeeded_succeeds(queues: Queues) -> None:
         queues.show("mail", "c")
 
 
-def test_repeating_succeeds_also_where_the_limit_was_lowered(queues: Queues) -> None:
+def test_quota_lowered_later_still_accepts_a_repeated_publish(queues: Queues) -> None:
     queues.publish_many("mail", [NewMessage(payload=n, id=f"a{n}") for n in range(3)])
     for on_full in ("reject", "dropOldest"):
         allow(queues, messages=1, on_full=on_full)
@@ -72,7 +72,7 @@ def test_repeating_succeeds_also_where_the_limit_was_lowered(queues: Queues) -> 
     assert taken(queues) == ["a0", "a1", "a2"]
 
 
-def test_a_batch_larger_than_the_queue_never_fits(queues: Queues) -> None:
+def test_quota_refuses_a_batch_larger_than_the_queue_as_never_fitting(queues: Queues) -> None:
     for on_full in ("reject", "dropOldest"):
         allow(queues, messages=2, on_full=on_full)
         with pytest.raises(QuotaExceeded, match="never fits") as caught:
@@ -80,14 +80,14 @@ def test_a_batch_larger_than_the_queue_never_fits(queues: Queues) -> None:
         assert caught.value.retry_after is None
 
 
-def test_other_queues_are_as_free_as_before(queues: Queues) -> None:
+def test_quota_of_a_queue_does_not_affect_other_queues(queues: Queues) -> None:
     allow(queues, messages=1)
     queues.publish("mail", 1)
     queues.publish_many("post", [1, 2, 3])
     assert queues.counts("post").ready == 3
 
 
-def test_a_lower_limit_refuses_until_there_is_room(queues: Queues) -> None:
+def test_quota_lowered_below_the_backlog_refuses_until_there_is_space(queues: Queues) -> None:
     queues.publish_many("mail", [1, 2, 3])
     allow(queues, messages=2)
     with pytest.raises(QuotaExceeded):
@@ -99,7 +99,7 @@ def test_a_lower_limit_refuses_until_there_is_room(queues: Queues) -> None:
 # -- drop the oldest --------------------------------------------------------------------------------------------------
 
 
-def test_the_oldest_goes_and_is_counted(queues: Queues) -> None:
+def test_quota_with_drop_oldest_drops_the_oldest_messages_and_counts_them(queues: Queues) -> None:
     allow(queues, messages=3, on_full="dropOldest")
     fill(queues, None, None, None)
     queues.publish_many("mail", [3, 4])
@@ -108,7 +108,7 @@ def test_the_oldest_goes_and_is_counted(queues: Queues) -> None:
     assert state(queues, "m-1") is State.DROPPED
 
 
-def test_the_lowest_priority_goes_first_then_the_next(queues: Queues) -> None:
+def test_quota_with_drop_oldest_drops_the_lowest_priority_first_and_then_the_next(queues: Queues) -> None:
     allow(queues, messages=6, on_full="dropOldest")
     fill(queues, 0, 7, None, 3, None, 7)  # m-1 to m-6
     queues.publish("mail", NewMessage(payload=6, priority=0))
@@ -118,7 +118,7 @@ def test_the_lowest_priority_goes_first_then_the_next(queues: Queues) -> None:
     assert taken(queues) == ["m-1", "m-7", "m-8", "m-9", "m-10", "m-4"]
 
 
-def test_priorities_may_be_any_number(queues: Queues) -> None:
+def test_quota_with_drop_oldest_drops_by_priority_for_any_number(queues: Queues) -> None:
     numbers = [5, 2**53 - 1, 2**40, 1, 2**52, 17, 0]
     allow(queues, messages=len(numbers), on_full="dropOldest")
     fill(queues, *numbers)
@@ -129,7 +129,7 @@ def test_priorities_may_be_any_number(queues: Queues) -> None:
     assert [numbers[n] for n in gone] == [2**53 - 1, 2**52, 2**40, 17]
 
 
-def test_what_a_consumer_holds_is_never_dropped(queues: Queues) -> None:
+def test_quota_with_drop_oldest_never_drops_leased_messages(queues: Queues) -> None:
     allow(queues, messages=2, on_full="dropOldest")
     fill(queues, None, None)
     held = take(queues)
@@ -142,7 +142,7 @@ def test_what_a_consumer_holds_is_never_dropped(queues: Queues) -> None:
     queues.publish("mail", 5)
 
 
-def test_delayed_ones_go_when_nothing_is_ready(queues: Queues) -> None:
+def test_quota_with_drop_oldest_drops_delayed_messages_when_none_is_ready(queues: Queues) -> None:
     allow(queues, messages=2, on_full="dropOldest")
     queues.publish_many("mail", [NewMessage(payload=1, delay=60), NewMessage(payload=2)])
     queues.publish("mail", 3)
@@ -151,7 +151,7 @@ def test_delayed_ones_go_when_nothing_is_ready(queues: Queues) -> None:
     assert [state(queues, f"m-{n}") for n in (1, 3)] == [State.DROPPED, State.DROPPED]
 
 
-def test_a_repeated_publish_drops_nothing(queues: Queues) -> None:
+def test_quota_with_drop_oldest_drops_nothing_for_a_repeated_publish(queues: Queues) -> None:
     allow(queues, messages=2, on_full="dropOldest")
     batch = [NewMessage(payload=1, id="a"), NewMessage(payload=2, id="b")]
     queues.publish_many("mail", batch)
@@ -159,7 +159,7 @@ def test_a_repeated_publish_drops_nothing(queues: Queues) -> None:
     assert taken(queues) == ["a", "b"]
 
 
-def test_a_thousand_go_at_once(queues: Queues) -> None:
+def test_quota_with_drop_oldest_drops_a_thousand_messages_at_once(queues: Queues) -> None:
     allow(queues, messages=1_200, on_full="dropOldest")
     queues.publish_many("mail", list(range(1_200)))
     queues.publish_many("mail", list(range(1_100)))
@@ -170,7 +170,7 @@ def test_a_thousand_go_at_once(queues: Queues) -> None:
 # -- bytes ------------------------------------------------------------------------------------------------------------
 
 
-def test_bytes_are_exact_where_messages_are_alike(queues: Queues) -> None:
+def test_quota_of_bytes_is_exact_for_messages_of_equal_size(queues: Queues) -> None:
     allow(queues, size=1_000)
     for _ in range(10):
         queues.publish("mail", b"x" * 100)
@@ -181,7 +181,7 @@ def test_bytes_are_exact_where_messages_are_alike(queues: Queues) -> None:
     assert queues.counts("mail").ready == 10
 
 
-def test_what_was_there_before_is_sampled(queues: Queues) -> None:
+def test_quota_of_bytes_samples_messages_that_were_there_before(queues: Queues) -> None:
     queues.publish_many("mail", [b"x" * 100] * 8)
     take(queues)
     allow(queues, size=1_000)
@@ -190,7 +190,7 @@ def test_what_was_there_before_is_sampled(queues: Queues) -> None:
         queues.publish("mail", b"x")
 
 
-def test_the_mean_follows_what_comes(queues: Queues) -> None:
+def test_quota_of_bytes_follows_the_mean_size_of_new_messages(queues: Queues) -> None:
     allow(queues, size=1_000)
     queues.publish_many("mail", [b"x" * 10] * 10)
     queues.publish("mail", b"x" * 900)
@@ -198,13 +198,13 @@ def test_the_mean_follows_what_comes(queues: Queues) -> None:
         queues.publish("mail", b"x")
 
 
-def test_bytes_of_the_envelope_count(queues: Queues) -> None:
+def test_quota_of_bytes_counts_the_envelope(queues: Queues) -> None:
     allow(queues, size=1_000)
     with pytest.raises(QuotaExceeded, match="never fits"):
         queues.publish("mail", NewMessage(payload=1, attributes={"note": "x" * 1_000}))
 
 
-def test_the_oldest_go_until_the_bytes_fit(queues: Queues) -> None:
+def test_quota_of_bytes_drops_the_oldest_messages_until_the_new_message_fits(queues: Queues) -> None:
     allow(queues, size=1_000, on_full="dropOldest")
     queues.publish_many("mail", [b"x" * 100] * 10)
     queues.publish("mail", b"x" * 250)

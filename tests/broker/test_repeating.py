@@ -10,7 +10,7 @@ from yirangmq.format.envelope import NewMessage
 from yirangmq.testing import ManualClock
 
 
-def test_an_ack_said_twice_succeeds_twice_and_counts_once(queues: Queues) -> None:
+def test_ack_repeated_succeeds_and_counts_once(queues: Queues) -> None:
     queues.publish("mail", 1)
     lease = take(queues).lease_id
     for _ in range(3):
@@ -19,7 +19,7 @@ def test_an_ack_said_twice_succeeds_twice_and_counts_once(queues: Queues) -> Non
 
 
 @pytest.mark.parametrize("archive", [{"enabled": False}, {"enabled": True, "retentionDays": 0}, {"maxMessages": 0}])
-def test_an_ack_is_remembered_for_the_tombstone_window_whatever_is_kept(
+def test_ack_is_remembered_for_the_tombstone_window_regardless_of_the_archive(
     queues: Queues, clock: ManualClock, archive: dict[str, object]
 ) -> None:
     queues.set_policy("mail", {"archive": archive})
@@ -35,7 +35,7 @@ def test_an_ack_is_remembered_for_the_tombstone_window_whatever_is_kept(
         queues.ack(lease)
 
 
-def test_a_nack_said_twice_succeeds_twice_and_counts_once(queues: Queues, clock: ManualClock) -> None:
+def test_nack_repeated_succeeds_and_counts_once(queues: Queues, clock: ManualClock) -> None:
     queues.publish("mail", 1)
     lease = take(queues).lease_id
     queues.nack(lease)
@@ -48,7 +48,7 @@ def test_a_nack_said_twice_succeeds_twice_and_counts_once(queues: Queues, clock:
 
 
 @pytest.mark.parametrize("dlq", [{"enabled": True}, {"enabled": False}, {"enabled": False, "whenDisabled": "park"}])
-def test_the_last_nack_can_be_repeated_too(queues: Queues, dlq: dict[str, object]) -> None:
+def test_nack_of_the_last_attempt_can_be_repeated(queues: Queues, dlq: dict[str, object]) -> None:
     queues.set_policy("mail", {"retry": {"limit": 0}, "dlq": dlq})
     queues.publish("mail", 1)
     lease = take(queues).lease_id
@@ -58,7 +58,7 @@ def test_the_last_nack_can_be_repeated_too(queues: Queues, dlq: dict[str, object
     assert queues.counts("mail") == counts
 
 
-def test_a_nack_of_an_acked_lease_and_an_ack_of_a_nacked_one_are_too_late(queues: Queues) -> None:
+def test_nack_after_an_ack_and_ack_after_a_nack_are_rejected_as_expired(queues: Queues) -> None:
     queues.publish_many("mail", [1, 2])
     acked, nacked = queues.lease("mail", 2)
     queues.ack(acked.lease_id)
@@ -69,7 +69,7 @@ def test_a_nack_of_an_acked_lease_and_an_ack_of_a_nacked_one_are_too_late(queues
 
 
 @pytest.mark.parametrize("limit", [0, 5])
-def test_a_lapsed_lease_can_neither_be_acked_nor_nacked(queues: Queues, clock: ManualClock, limit: int) -> None:
+def test_lease_that_expired_cannot_be_acked_nacked_or_extended(queues: Queues, clock: ManualClock, limit: int) -> None:
     queues.set_policy("mail", {"retry": {"limit": limit}})
     queues.publish("mail", 1)
     lease = take(queues).lease_id
@@ -82,7 +82,7 @@ def test_a_lapsed_lease_can_neither_be_acked_nor_nacked(queues: Queues, clock: M
     assert queues.counts("mail").failed == 1
 
 
-def test_an_old_lease_stays_old_through_every_further_life(queues: Queues, clock: ManualClock) -> None:
+def test_lease_of_an_earlier_attempt_stays_expired_after_retry_and_redrive(queues: Queues, clock: ManualClock) -> None:
     queues.publish("mail", 1)
     old = [take(queues).lease_id]
     queues.nack(old[0], delay=0)
@@ -101,7 +101,7 @@ def test_an_old_lease_stays_old_through_every_further_life(queues: Queues, clock
 # -- ids --------------------------------------------------------------------------------------------------------------
 
 
-def test_the_same_id_is_one_message(queues: Queues) -> None:
+def test_dedup_stores_messages_with_the_same_id_once(queues: Queues) -> None:
     first = queues.publish("mail", NewMessage(payload="first", id="one"))
     again = queues.publish("mail", NewMessage(payload="second", id="one"))
     assert (first.duplicate, again.duplicate, again.id) == (False, True, "one")
@@ -109,7 +109,7 @@ def test_the_same_id_is_one_message(queues: Queues) -> None:
     assert queues.counts("mail").published == 1
 
 
-def test_a_finished_id_is_known_until_its_tombstone_window_ends(queues: Queues, clock: ManualClock) -> None:
+def test_dedup_knows_a_finished_id_until_its_tombstone_window_ends(queues: Queues, clock: ManualClock) -> None:
     queues.set_policy("mail", {"archive": {"enabled": False}, "tombstoneSec": 60})
     queues.publish("mail", NewMessage(payload=1, id="one"))
     queues.ack(take(queues).lease_id)
@@ -128,7 +128,7 @@ def keyed(key: str = "k") -> NewMessage:
     return NewMessage(payload=1, deduplication_key=key)
 
 
-def test_the_same_key_within_its_window_is_one_message(queues: Queues, clock: ManualClock) -> None:
+def test_dedup_stores_messages_with_the_same_key_within_the_window_once(queues: Queues, clock: ManualClock) -> None:
     first = queues.publish("mail", keyed())
     clock.advance(300 * SECOND - 1)
     again = queues.publish("mail", keyed())
@@ -136,7 +136,7 @@ def test_the_same_key_within_its_window_is_one_message(queues: Queues, clock: Ma
     assert taken(queues) == [first.id]
 
 
-def test_after_its_window_a_key_is_new(queues: Queues, clock: ManualClock) -> None:
+def test_dedup_key_is_new_after_its_window(queues: Queues, clock: ManualClock) -> None:
     queues.publish("mail", keyed())
     clock.advance(300 * SECOND)
     second = queues.publish("mail", keyed())
@@ -145,7 +145,7 @@ def test_after_its_window_a_key_is_new(queues: Queues, clock: ManualClock) -> No
     assert queues.publish("mail", keyed()).id == second.id
 
 
-def test_a_key_outlives_the_message_that_brought_it(queues: Queues, clock: ManualClock) -> None:
+def test_dedup_key_outlives_the_message_that_introduced_it(queues: Queues, clock: ManualClock) -> None:
     queues.set_policy("mail", {"archive": {"enabled": False}, "tombstoneSec": 0})
     queues.publish("mail", keyed())
     queues.ack(take(queues).lease_id)
@@ -154,13 +154,13 @@ def test_a_key_outlives_the_message_that_brought_it(queues: Queues, clock: Manua
     assert queues.publish("mail", keyed()).duplicate
 
 
-def test_keys_hold_within_a_batch_and_within_a_queue(queues: Queues) -> None:
+def test_dedup_keys_apply_within_a_batch_and_only_within_their_queue(queues: Queues) -> None:
     receipts = queues.publish_many("mail", [keyed(), keyed("l"), keyed(), keyed("l")])
     assert [receipt.id for receipt in receipts] == ["m-1", "m-2", "m-1", "m-2"]
     assert not queues.publish("post", keyed()).duplicate
 
 
-def test_the_policy_says_how_long_a_key_holds(queues: Queues, clock: ManualClock) -> None:
+def test_dedup_window_is_that_of_the_policy(queues: Queues, clock: ManualClock) -> None:
     queues.set_policy("mail", {"dedupWindowSec": 1})
     queues.publish("mail", keyed())
     clock.advance(SECOND)
@@ -169,7 +169,7 @@ def test_the_policy_says_how_long_a_key_holds(queues: Queues, clock: ManualClock
     assert [one.duplicate for one in queues.publish_many("mail", [keyed("a"), keyed("a")])] == [False, False]
 
 
-def test_sweeping_forgets_keys_whose_window_is_over(queues: Queues, clock: ManualClock) -> None:
+def test_dedup_keys_whose_window_ended_are_removed_by_the_sweeper(queues: Queues, clock: ManualClock) -> None:
     queues.publish_many("mail", [keyed(f"k{n}") for n in range(3)])
     assert queues.sweep() == 0
     clock.advance(300 * SECOND)

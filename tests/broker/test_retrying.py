@@ -22,7 +22,7 @@ def waits(queues: Queues, clock: ManualClock, count: int) -> list[int]:
     return found
 
 
-def test_a_nacked_message_comes_back_after_1_2_4_8_16_seconds_and_dies_at_the_sixth(
+def test_backoff_waits_1_2_4_8_16_seconds_and_the_sixth_failure_makes_a_dead_letter(
     queues: Queues, clock: ManualClock
 ) -> None:
     queues.publish("mail", 1)
@@ -41,7 +41,9 @@ def test_a_nacked_message_comes_back_after_1_2_4_8_16_seconds_and_dies_at_the_si
     assert queues.counts("mail") == Counts(dead=1, published=1, failed=6)
 
 
-def test_lapsed_leases_count_as_attempts_and_the_last_one_is_a_time_out(queues: Queues, clock: ManualClock) -> None:
+def test_retry_counts_expired_leases_as_attempts_and_the_last_makes_a_timeout_dead_letter(
+    queues: Queues, clock: ManualClock
+) -> None:
     queues.publish("mail", 1)
     for attempt in range(1, 7):
         assert take(queues).attempt == attempt
@@ -62,7 +64,7 @@ def test_lapsed_leases_count_as_attempts_and_the_last_one_is_a_time_out(queues: 
         ({"initialDelaySec": 10, "maxDelaySec": 30}, [10_000, 20_000, 30_000, 30_000]),
     ],
 )
-def test_waits_follow_the_policy(
+def test_backoff_follows_the_policy(
     queues: Queues, clock: ManualClock, retry: dict[str, object], expected: list[int]
 ) -> None:
     queues.set_policy("mail", {"retry": retry})
@@ -71,7 +73,7 @@ def test_waits_follow_the_policy(
 
 
 @pytest.mark.parametrize(("chance", "expected"), [(0.0, [500, 1_000]), (0.5, [1_000, 2_000]), (1.0, [1_500, 3_000])])
-def test_jitter_spreads_the_waits(
+def test_backoff_jitter_spreads_the_delays(
     queues: Queues, clock: ManualClock, ids: CountingIds, chance: float, expected: list[int]
 ) -> None:
     ids.chance = chance
@@ -80,7 +82,7 @@ def test_jitter_spreads_the_waits(
     assert waits(queues, clock, 2) == expected
 
 
-def test_the_consumer_may_say_how_long_to_wait(queues: Queues, clock: ManualClock) -> None:
+def test_nack_with_a_delay_overrides_the_backoff(queues: Queues, clock: ManualClock) -> None:
     queues.publish("mail", 1)
     queues.nack(take(queues).lease_id, delay=7.5)
     clock.advance(7_499)
@@ -90,7 +92,7 @@ def test_the_consumer_may_say_how_long_to_wait(queues: Queues, clock: ManualCloc
     assert take(queues).attempt == 3
 
 
-def test_a_reason_that_holds_no_text_can_still_be_given(queues: Queues) -> None:
+def test_nack_reason_that_is_not_valid_text_is_stored_with_replacement_characters(queues: Queues) -> None:
     queues.publish("mail", 1)
     queues.nack(take(queues).lease_id, text="no such file: caf\udce9 \x00")
     failure = queues.show("mail", "m-1").failure
@@ -98,14 +100,16 @@ def test_a_reason_that_holds_no_text_can_still_be_given(queues: Queues) -> None:
     assert failure.reason_message == "no such file: caf? \x00"
 
 
-def test_a_limit_of_none_means_one_attempt(queues: Queues) -> None:
+def test_retry_limit_of_zero_allows_one_attempt(queues: Queues) -> None:
     queues.set_policy("mail", {"retry": {"limit": 0}})
     queues.publish("mail", 1)
     queues.nack(take(queues).lease_id)
     assert state(queues) is State.DEAD
 
 
-def test_the_same_failure_again_and_again_is_poison(queues: Queues, clock: ManualClock) -> None:
+def test_poison_message_with_the_same_failure_three_times_in_a_row_becomes_a_dead_letter(
+    queues: Queues, clock: ManualClock
+) -> None:
     queues.set_policy("mail", {"retry": {"limit": 99, "poisonAfter": 3, "backoff": "fixed"}})
     queues.publish("mail", 1)
     for reason in ("HANDLER_ERROR", "HANDLER_ERROR", "TIMEOUT", "TIMEOUT", "HANDLER_ERROR", "TIMEOUT", "TIMEOUT"):
@@ -120,7 +124,7 @@ def test_the_same_failure_again_and_again_is_poison(queues: Queues, clock: Manua
 
 
 @pytest.mark.parametrize("reason", ["VALIDATION_ERROR", "REJECTED", "CORRUPT"])
-def test_a_refused_message_is_dead_at_once(queues: Queues, reason: str) -> None:
+def test_nack_with_a_final_reason_makes_a_dead_letter_at_once(queues: Queues, reason: str) -> None:
     queues.publish("mail", 1)
     exhaust(queues, reason=reason)
     look = queues.show("mail", "m-1")
@@ -129,7 +133,7 @@ def test_a_refused_message_is_dead_at_once(queues: Queues, reason: str) -> None:
 
 @pytest.mark.parametrize(("when_disabled", "expected"), [("drop", State.DROPPED), ("park", State.PARKED)])
 @pytest.mark.parametrize("how", ["nack", "lapse"])
-def test_without_dead_letters_a_message_is_dropped_or_parked_never_left_leased(
+def test_retry_limit_without_dead_letters_drops_or_parks_and_never_leaves_a_message_leased(
     queues: Queues, clock: ManualClock, when_disabled: str, expected: State, how: str
 ) -> None:
     queues.set_policy(
@@ -152,7 +156,7 @@ def test_without_dead_letters_a_message_is_dropped_or_parked_never_left_leased(
 # -- redriving --------------------------------------------------------------------------------------------------------
 
 
-def test_a_redriven_message_starts_again_with_its_priority(queues: Queues, clock: ManualClock) -> None:
+def test_redrive_starts_a_message_again_with_its_priority(queues: Queues, clock: ManualClock) -> None:
     queues.publish_text("mail", [b'{"messageId":"old","payload":1,"attributes":{"priority":1}}'])
     old = exhaust(queues)
     queues.publish_text("mail", [b'{"messageId":"new","payload":1,"attributes":{"priority":1}}', b"2"])
@@ -164,7 +168,7 @@ def test_a_redriven_message_starts_again_with_its_priority(queues: Queues, clock
     assert queues.counts("mail").redriven == 1
 
 
-def test_a_redriven_message_fails_as_often_as_a_new_one(queues: Queues, clock: ManualClock) -> None:
+def test_redrive_gives_a_message_as_many_attempts_as_a_new_message(queues: Queues, clock: ManualClock) -> None:
     queues.set_policy("mail", {"retry": {"limit": 1, "poisonAfter": 2}})
     queues.publish("mail", 1)
     for _ in range(2):
@@ -176,7 +180,7 @@ def test_a_redriven_message_fails_as_often_as_a_new_one(queues: Queues, clock: M
     assert taken(queues) == ["m-1"]
 
 
-def test_redriven_messages_go_behind_those_that_wait_in_order_of_arrival(queues: Queues) -> None:
+def test_redrive_puts_messages_behind_waiting_messages_in_order_of_arrival(queues: Queues) -> None:
     queues.publish_many("mail", range(3))
     deliveries = queues.lease("mail", 3)
     for delivery in reversed(deliveries):

@@ -46,7 +46,7 @@ def tick(cron: str = "* * * * *", **changes: Any) -> dict[str, Any]:
     return {"name": "tick", "cron": cron, "message": {"hello": 1}} | changes
 
 
-def test_a_tick_is_published_when_it_is_due() -> None:
+def test_schedule_publishes_a_tick_when_it_is_due() -> None:
     house = ScheduleServer()
     schedule(house, tick("*/2 * * * *"))
     house.pass_time(MINUTE - 1_000)
@@ -57,7 +57,7 @@ def test_a_tick_is_published_when_it_is_due() -> None:
     assert house.waiting() == [f"tick-20260113T09{minute}00Z" for minute in (22, 24, 26)]
 
 
-def test_the_message_is_an_envelope_or_a_payload() -> None:
+def test_schedule_message_may_be_an_envelope_or_a_payload() -> None:
     house = ScheduleServer()
     envelope = {"type": "report", "payload": {"kind": "daily"}, "attributes": {"priority": 3}}
     schedule(house, tick(name="wrapped", message=[1, 2]), tick(name="whole", message=envelope))
@@ -68,7 +68,7 @@ def test_the_message_is_an_envelope_or_a_payload() -> None:
     assert (second.id, bytes(second.payload)) == ("wrapped-20260113T092200Z", b"[1,2]")
 
 
-def test_a_restart_publishes_no_tick_twice() -> None:
+def test_schedule_publishes_no_tick_twice_after_a_restart() -> None:
     house = ScheduleServer()
     schedule(house, tick())
     house.pass_time(MINUTE)
@@ -80,7 +80,7 @@ def test_a_restart_publishes_no_tick_twice() -> None:
     assert again.waiting() == ["tick-20260113T092200Z"]
 
 
-def test_two_servers_publish_a_tick_once() -> None:
+def test_schedule_tick_is_published_once_by_two_servers() -> None:
     one = ScheduleServer()
     schedule(one, tick())
     other = ScheduleServer(one.store)
@@ -89,7 +89,7 @@ def test_two_servers_publish_a_tick_once() -> None:
     assert one.waiting() == ["tick-20260113T092200Z"]
 
 
-def test_ticks_while_nothing_runs_are_skipped() -> None:
+def test_schedule_skips_ticks_while_the_scheduler_is_stopped() -> None:
     house = ScheduleServer()
     schedule(house, tick())
     house.ticking.stop()
@@ -100,7 +100,7 @@ def test_ticks_while_nothing_runs_are_skipped() -> None:
     assert house.waiting() == ["tick-20260113T093200Z"]
 
 
-def test_a_machine_that_slept_skips_what_is_long_over() -> None:
+def test_schedule_skips_ticks_long_past_after_the_machine_slept() -> None:
     house = ScheduleServer()
     schedule(house, tick("*/5 * * * *"))
     house.pass_time(3 * 60 * MINUTE + 30_000, step=3 * 60 * MINUTE + 30_000)  # to 12:21:30, in one step
@@ -109,7 +109,7 @@ def test_a_machine_that_slept_skips_what_is_long_over() -> None:
     assert house.waiting() == ["tick-20260113T122500Z"]
 
 
-def test_schedules_follow_the_wall_clock_when_it_is_set() -> None:
+def test_schedule_follows_the_wall_clock_when_it_is_set() -> None:
     """Forward: ticks skipped by over a minute are not made up for. Back: a tick that comes again is stored once."""
     house = ScheduleServer()
     schedule(house, tick("*/30 * * * *"))
@@ -121,14 +121,14 @@ def test_schedules_follow_the_wall_clock_when_it_is_set() -> None:
     assert house.waiting() == ["tick-20260113T103000Z", "tick-20260113T100000Z"]
 
 
-def test_a_tick_that_is_a_little_late_is_published() -> None:
+def test_schedule_publishes_a_tick_that_is_slightly_late() -> None:
     house = ScheduleServer()
     schedule(house, tick("*/5 * * * *"))
     house.pass_time(4 * MINUTE + 50_000, step=4 * MINUTE + 50_000)
     assert house.waiting() == ["tick-20260113T092500Z"]
 
 
-def test_a_policy_set_in_the_last_second_is_kept() -> None:
+def test_schedule_set_in_the_last_second_before_a_tick_publishes_it() -> None:
     house = ScheduleServer(start=False)
     house.pass_time(3_000)  # so that the looks without a cause are not at full minutes
     house.ticking.start()
@@ -138,14 +138,14 @@ def test_a_policy_set_in_the_last_second_is_kept() -> None:
     assert house.waiting() == ["tick-20260113T092200Z"]
 
 
-def test_a_policy_that_another_process_set_is_found() -> None:
+def test_schedule_set_by_another_process_is_found() -> None:
     house = ScheduleServer()
     open_for_test(store=house.store).set_policy("mail", {"schedules": [tick()]})
     house.pass_time(2 * MINUTE)
     assert house.waiting() == ["tick-20260113T092200Z", "tick-20260113T092300Z"]
 
 
-def test_a_schedule_that_was_taken_out_fires_no_more() -> None:
+def test_schedule_that_was_removed_fires_no_more() -> None:
     house = ScheduleServer()
     schedule(house, tick())
     house.pass_time(MINUTE)
@@ -154,7 +154,7 @@ def test_a_schedule_that_was_taken_out_fires_no_more() -> None:
     assert house.waiting() == ["tick-20260113T092200Z"]
 
 
-def test_a_tick_the_queue_refuses_is_lost_and_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_schedule_tick_refused_by_its_queue_is_lost_and_harms_no_other_queue(caplog: pytest.LogCaptureFixture) -> None:
     house = ScheduleServer()
     schedule(house, tick(), quota={"maxMessages": 1})
     schedule(house, tick(), queue="post")
@@ -164,7 +164,7 @@ def test_a_tick_the_queue_refuses_is_lost_and_harms_no_other(caplog: pytest.LogC
     assert caplog.messages.count("schedule_publish_rejected") == 1
 
 
-def test_a_tick_passes_the_processor_of_its_queue(caplog: pytest.LogCaptureFixture) -> None:
+def test_schedule_tick_passes_the_processor_of_its_queue(caplog: pytest.LogCaptureFixture) -> None:
     house = ScheduleServer()
     schedule(house, tick(), processor={"checks": [{"check": "length", "max": 0}]})
     schedule(house, tick(), queue="post", processor={"integrity": "sha256"})
@@ -174,7 +174,7 @@ def test_a_tick_passes_the_processor_of_its_queue(caplog: pytest.LogCaptureFixtu
     assert "check 'length'" in record.values["error"]  # type: ignore[attr-defined]
 
 
-def test_a_store_that_refuses_for_a_moment_gets_the_tick_later() -> None:
+def test_schedule_tick_is_published_later_after_a_short_store_failure() -> None:
     store = FailingStore(MemoryStore())
     house = ScheduleServer(store)
     schedule(house, tick())
@@ -186,7 +186,7 @@ def test_a_store_that_refuses_for_a_moment_gets_the_tick_later() -> None:
     assert house.waiting() == ["tick-20260113T092200Z"]
 
 
-def test_a_paused_queue_takes_ticks() -> None:
+def test_schedule_publishes_ticks_into_a_paused_queue() -> None:
     house = ScheduleServer()
     schedule(house, tick(), paused=True)
     house.pass_time(MINUTE)
@@ -194,7 +194,7 @@ def test_a_paused_queue_takes_ticks() -> None:
     assert house.client.lease("mail") == []
 
 
-def test_hours_are_those_of_the_time_zone() -> None:
+def test_schedule_hours_are_those_of_its_time_zone() -> None:
     house = ScheduleServer()
     schedule(house, tick("30 18 * * *", timezone="Asia/Tokyo"))
     house.pass_time(9 * MINUTE)
@@ -215,7 +215,7 @@ def test_hours_are_those_of_the_time_zone() -> None:
         ({"message": {"queue": "other", "type": "t", "payload": 1}}, "schedules[0].message.queue"),
     ],
 )
-def test_a_schedule_that_cannot_be_kept_is_refused_by_name(change: dict[str, Any], field: str) -> None:
+def test_schedule_that_is_invalid_is_rejected_with_its_field(change: dict[str, Any], field: str) -> None:
     queues = open_for_test()
     with pytest.raises(BadPolicy) as caught:
         queues.set_policy("mail", {"schedules": [tick(**change)]})
@@ -223,7 +223,7 @@ def test_a_schedule_that_cannot_be_kept_is_refused_by_name(change: dict[str, Any
     assert queues.queues() == []
 
 
-def test_a_zone_that_is_not_known_here_stops_no_other() -> None:
+def test_schedule_with_an_unknown_time_zone_stops_no_other_schedule() -> None:
     """A file edited by hand, or a store that came from another machine."""
     house = ScheduleServer()
     with house.store.transaction() as transaction:
@@ -243,7 +243,7 @@ def test_a_zone_that_is_not_known_here_stops_no_other() -> None:
 # -- what is listed ---------------------------------------------------------------------------------------------------
 
 
-def test_schedules_are_listed_with_their_next_time() -> None:
+def test_schedule_list_contains_the_next_time_of_each_schedule() -> None:
     house = ScheduleServer(start=False)
     schedule(house, tick("30 2 * * *", name="nightly", timezone="Europe/Berlin"), tick("0 12 * * fri", name="weekly"))
     schedule(house, tick(), queue="post")
@@ -271,6 +271,6 @@ def test_schedules_are_listed_with_their_next_time() -> None:
     assert [row["queue"] for row in house.client.call("schedules")] == ["mail", "mail", "post"]
 
 
-def test_the_clock_of_these_tests_is_where_they_think() -> None:
+def test_schedule_test_clock_starts_at_the_expected_time() -> None:
     now = datetime.fromtimestamp(ScheduleServer(start=False).server.clock.now_ms() / 1000, UTC)
     assert f"{now:%a %Y-%m-%d %H:%M:%S}" == f"Tue 2026-01-13 {START}"

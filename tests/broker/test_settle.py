@@ -37,11 +37,11 @@ def _leases(queues: Queues, count: int) -> list[str]:
         (["x", "8-1"], None),
     ],
 )
-def test_leases_that_follow_each_other(leases: list[str], span: tuple[int, int, int] | None) -> None:
+def test_lease_span_is_found_for_consecutive_lease_ids(leases: list[str], span: tuple[int, int, int] | None) -> None:
     assert lease_span(leases) == span
 
 
-def test_keys_are_the_same_either_way() -> None:
+def test_lease_keys_are_read_alike_with_and_without_a_span_and_invalid_ids_are_rejected() -> None:
     assert Leases(["7-1", "8-1"]).keys == [(7, 1), (8, 1)]
     assert Leases(["8-1", "07-1"]).keys == [(8, 1), (7, 1)]
     with pytest.raises(BadInput, match="twice"):
@@ -50,7 +50,7 @@ def test_keys_are_the_same_either_way() -> None:
         Leases(["7-1", "x", "9-1"])
 
 
-def test_foreign_leases_are_refused_one_by_one(queues: Queues) -> None:
+def test_ack_of_leases_of_another_consumer_is_refused_for_each_lease(queues: Queues) -> None:
     queues.publish_many("mail", range(6))
     held = _leases(queues, 4)
     queues.ack(held[1])
@@ -66,7 +66,7 @@ def test_foreign_leases_are_refused_one_by_one(queues: Queues) -> None:
     assert (queues.counts("mail").leased, queues.counts("mail").acked) == (0, 4)
 
 
-def test_of_a_run_whose_time_is_over_nothing_is_acknowledged(tmp_path: Path) -> None:
+def test_ack_of_a_run_of_expired_leases_acks_none_of_them(tmp_path: Path) -> None:
     clock = ManualClock()
     with open_for_test(f"sqlite:{tmp_path / 'queue.db'}", clock=clock) as queues:
         queues.publish_many("mail", range(3))
@@ -77,7 +77,7 @@ def test_of_a_run_whose_time_is_over_nothing_is_acknowledged(tmp_path: Path) -> 
         assert queues.counts("mail").acked == 0
 
 
-def test_what_is_told_of_many_is_what_would_be_told_of_each(queues: Queues) -> None:
+def test_event_of_a_run_of_messages_reports_each_message(queues: Queues) -> None:
     heard: list[Event] = []
     queues.add_listener(heard.extend)
     queues.publish_many("mail", range(3))
@@ -88,7 +88,7 @@ def test_what_is_told_of_many_is_what_would_be_told_of_each(queues: Queues) -> N
     ]
 
 
-def test_a_lease_that_was_extended_counts_from_its_beginning(tmp_path: Path) -> None:
+def test_lease_extension_does_not_change_the_start_of_the_measured_work_time(tmp_path: Path) -> None:
     clock = ManualClock()
     with open_for_test(f"sqlite:{tmp_path / 'queue.db'}", clock=clock) as queues:
         heard: list[Event] = []
@@ -103,7 +103,7 @@ def test_a_lease_that_was_extended_counts_from_its_beginning(tmp_path: Path) -> 
         assert [event.worked_ms for event in heard if isinstance(event, LeasesSettled)] == [(), [1500], [1500]]
 
 
-def test_a_run_broken_by_one_that_expires_is_taken_in_order(queues: Queues) -> None:
+def test_lease_of_a_run_interrupted_by_a_message_with_time_to_live_keeps_the_order(queues: Queues) -> None:
     queues.publish_many("mail", [1, 2])
     queues.publish("mail", NewMessage(payload=3, ttl=1_000))
     queues.publish_many("mail", [4, 5])

@@ -159,7 +159,7 @@ def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BatchServe
     store.close()
 
 
-def test_a_batch_goes_to_queues_topics_and_dead_letters_at_once(house: BatchServer) -> None:
+def test_sink_batch_goes_to_queues_topics_and_dead_letters_at_once(house: BatchServer) -> None:
     first = house.stage(0, "0-0", row("queue:a", 1), row("topic:t", 2), row("dlq:a", 3, reason="no amount"))
     second = house.stage(0, "1-0", row("queue:b", 4), row("topic:t", 5), row("queue:a", 6), pieces=2)
     entry, is_first = house.commit(0, first, second)
@@ -173,7 +173,7 @@ def test_a_batch_goes_to_queues_topics_and_dead_letters_at_once(house: BatchServ
     assert list(house.stages.batches()) == []
 
 
-def test_a_batch_passes_the_processors_of_its_queues(house: BatchServer) -> None:
+def test_sink_batch_passes_the_processors_of_its_queues(house: BatchServer) -> None:
     text = '{"processor": {"checks": [{"check": "length", "max": 1}]}}'
     with house.store.transaction() as transaction:
         transaction.set_policy("b", text)
@@ -186,7 +186,7 @@ def test_a_batch_passes_the_processors_of_its_queues(house: BatchServer) -> None
     assert (house.payloads("a"), house.payloads("b"), house.counts("b").dead) == ([b"1"], [b"3"], 1)
 
 
-def test_a_batch_said_twice_is_in_once(house: BatchServer) -> None:
+def test_sink_batch_committed_twice_is_stored_once(house: BatchServer) -> None:
     stages = [house.stage(7, "0-0", row("queue:a", 1), row("topic:t", 2))]
     once, _ = house.commit(7, *stages)
     house.stage(7, "0-1", row("queue:a", 1), row("topic:t", 2))
@@ -198,7 +198,9 @@ def test_a_batch_said_twice_is_in_once(house: BatchServer) -> None:
     assert house.topics.seen() == [("t", b"2")]
 
 
-def test_two_who_commit_the_same_batch_at_once_are_told_the_same(house: BatchServer) -> None:
+def test_sink_batch_committed_twice_at_the_same_time_is_stored_once_and_both_commits_succeed(
+    house: BatchServer,
+) -> None:
     stage = house.stage(1, "0-0", row("queue:a", 1))
     told: list[Any] = []
     for _ in range(2):
@@ -209,7 +211,7 @@ def test_two_who_commit_the_same_batch_at_once_are_told_the_same(house: BatchSer
 
 
 @pytest.mark.parametrize("calls", [0, 1, 2])
-def test_a_server_that_dies_before_the_topics_have_it_all_finishes_when_it_is_back(
+def test_sink_batch_cut_off_before_the_topics_have_it_all_is_finished_after_a_restart(
     house: BatchServer, calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("yirangmq.broker.sink_batches.MAX_PER_APPEND", 50)
@@ -227,7 +229,7 @@ def test_a_server_that_dies_before_the_topics_have_it_all_finishes_when_it_is_ba
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2])
-def test_who_commits_a_batch_again_while_the_start_finishes_it_waits_for_that(
+def test_sink_batch_committed_again_during_the_recovery_at_start_waits_for_it(
     house: BatchServer, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("yirangmq.broker.sink_batches.MAX_PER_APPEND", 10)
@@ -244,7 +246,7 @@ def test_who_commits_a_batch_again_while_the_start_finishes_it_waits_for_that(
     assert house.payloads("a") == [b"x"]
 
 
-def test_a_batch_left_half_way_is_finished_by_whoever_commits_it_again(house: BatchServer) -> None:
+def test_sink_batch_left_half_committed_is_finished_by_its_next_commit(house: BatchServer) -> None:
     stage = house.stage(3, "0-0", row("queue:a", "x"), row("topic:t", 1))
     house.dies_committing(3, stage, 0)
     entry, is_first = house.commit(3, stage)
@@ -254,7 +256,7 @@ def test_a_batch_left_half_way_is_finished_by_whoever_commits_it_again(house: Ba
     assert house.payloads("a") == [b"x"]
 
 
-def test_a_stage_that_is_missing_short_or_changed_refuses_the_batch(house: BatchServer) -> None:
+def test_sink_batch_with_a_missing_short_or_changed_stage_is_refused(house: BatchServer) -> None:
     stage = house.stage(0, "0-0", row("queue:a", 1), row("queue:a", 2))
     for wrong, kind in (
         (stage._replace(id="0-9"), NotFound),
@@ -269,7 +271,7 @@ def test_a_stage_that_is_missing_short_or_changed_refuses_the_batch(house: Batch
     assert house.payloads("a") == [b"1", b"2"]
 
 
-def test_one_row_that_does_not_fit_keeps_the_whole_batch_out(house: BatchServer) -> None:
+def test_sink_batch_with_an_invalid_row_is_refused_completely(house: BatchServer) -> None:
     for rows, kind, where in (
         ([row("queue:a", 1), row("elsewhere", 2)], BadInput, r"rows\[1\].target"),
         ([row("queue:a", 1), row("queue:.b", 2)], BadInput, r"rows\[1\].target"),
@@ -283,7 +285,7 @@ def test_one_row_that_does_not_fit_keeps_the_whole_batch_out(house: BatchServer)
         assert house.counts("a") == Counts()
 
 
-def test_a_full_queue_refuses_the_batch_and_takes_it_later(house: BatchServer) -> None:
+def test_sink_batch_refused_by_a_full_queue_is_accepted_later(house: BatchServer) -> None:
     with house.store.transaction() as transaction:
         transaction.set_policy("b", '{"quota": {"maxMessages": 1}}')
     stage = house.stage(0, "0-0", row("queue:a", 1), row("queue:b", 2), row("queue:b", 3))
@@ -295,7 +297,7 @@ def test_a_full_queue_refuses_the_batch_and_takes_it_later(house: BatchServer) -
     assert house.commit(0, stage)[1]
 
 
-def test_headers_are_members_of_the_envelope(house: BatchServer) -> None:
+def test_sink_batch_headers_become_members_of_the_envelope(house: BatchServer) -> None:
     told = {"messageId": "m1", "type": "order", "priority": "2", "attributes": '{"a": 1}', "colour": "red"}
     house.commit(0, house.stage(0, "0-0", row("queue:a", '{"b": 2}', contentType="application/json", **told)))
     [(card, sent)] = house.desk.read(lambda transaction: transaction.heads("a", 1))
@@ -304,14 +306,14 @@ def test_headers_are_members_of_the_envelope(house: BatchServer) -> None:
     assert '"type":"order"' in sent.header
 
 
-def test_without_topics_rows_for_them_are_refused(tmp_path: Path) -> None:
+def test_sink_batch_with_topic_rows_is_refused_on_a_server_without_topics(tmp_path: Path) -> None:
     house = BatchServer(tmp_path, MemoryStore(), None)
     with pytest.raises(Unavailable):
         house.commit(0, house.stage(0, "0-0", row("queue:a", 1), row("topic:t", 2)))
     assert house.counts("a") == Counts()
 
 
-def test_the_ledger_forgets_old_batches_and_refuses_older_ones(house: BatchServer) -> None:
+def test_sink_batch_ledger_forgets_old_batches_and_refuses_batches_older_than_it_keeps(house: BatchServer) -> None:
     for batch in (0, 1, KEPT_BATCHES + 1):
         house.commit(batch, house.stage(batch, "0-0", row("queue:a", batch)))
     assert house.commit(1)[1] is False
@@ -320,12 +322,12 @@ def test_the_ledger_forgets_old_batches_and_refuses_older_ones(house: BatchServe
     assert len(house.payloads("a")) == 3
 
 
-def test_an_empty_batch_is_a_batch(house: BatchServer) -> None:
+def test_sink_batch_without_rows_is_committed_once(house: BatchServer) -> None:
     assert house.commit(0)[1] is True
     assert house.commit(0)[1] is False
 
 
-def test_stages_that_nobody_commits_are_swept(house: BatchServer) -> None:
+def test_sink_batch_stages_never_committed_are_removed_by_the_sweeper(house: BatchServer) -> None:
     house.stage(5, "0-0", row("queue:a", 1))
     [(_, _, written)] = house.stages.batches()
     told: list[Any] = []
@@ -337,7 +339,7 @@ def test_stages_that_nobody_commits_are_swept(house: BatchServer) -> None:
     assert list(house.stages.batches()) == []
 
 
-def test_half_a_record_is_no_piece(house: BatchServer) -> None:
+def test_sink_batch_piece_with_an_incomplete_record_is_rejected(house: BatchServer) -> None:
     data = frames(row("queue:a", 1))
     told: list[Any] = []
     for cut in (data[:-1], data + b"x", data[: len(data) // 2]):
@@ -356,7 +358,7 @@ def dead_letters(house: BatchServer, queue: str) -> list[tuple[bytes, str]]:
     return house.desk.read(look)
 
 
-def test_rows_that_cannot_be_taken_are_buried_where_that_is_asked_for(house: BatchServer) -> None:
+def test_sink_batch_rows_that_are_invalid_become_dead_letters_when_requested(house: BatchServer) -> None:
     rows = (
         row("queue:a", 1),
         row("elsewhere", 2),
@@ -381,7 +383,7 @@ def test_rows_that_cannot_be_taken_are_buried_where_that_is_asked_for(house: Bat
     assert "2000000 bytes" in reasons[b"xxxxxxxxx"]
 
 
-def test_a_batch_too_large_to_be_kept_is_read_again_for_the_topics(
+def test_sink_batch_too_large_to_keep_in_memory_is_read_again_for_the_topics(
     house: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("yirangmq.broker.sink_batch_rows.KEPT_BYTES", 40)
@@ -398,7 +400,7 @@ def test_a_batch_too_large_to_be_kept_is_read_again_for_the_topics(
 
 
 @pytest.mark.parametrize("between", ["queues", "headers", "nothing"])
-def test_rows_stay_what_they_are_while_the_next_ones_are_read(house: BatchServer, between: str) -> None:
+def test_sink_batch_rows_stay_unchanged_while_the_next_rows_are_read(house: BatchServer, between: str) -> None:
     """Pieces of which nothing goes to a topic are passed over: several are read then while one part is written."""
     others = [row("queue:a", f"q{n}", **({"h": "1"} if between == "headers" else {})) for n in range(6)]
     stages = []
@@ -413,7 +415,7 @@ def test_rows_stay_what_they_are_while_the_next_ones_are_read(house: BatchServer
     assert len(house.payloads("a")) == (0 if between == "nothing" else 18)
 
 
-def test_others_publish_between_the_parts_of_a_long_commit(house: BatchServer) -> None:
+def test_sink_batch_commit_in_parts_lets_other_requests_publish_in_between(house: BatchServer) -> None:
     """Each part is a turn of its own, and nobody waits for more than one of them."""
     stage = house.stage(0, "0-0", *(row("topic:t", n) for n in range(60)), pieces=6)
     told: list[Any] = []
@@ -435,7 +437,7 @@ def test_others_publish_between_the_parts_of_a_long_commit(house: BatchServer) -
     assert [payload for topic, payload in house.topics.seen() if topic == "t"] == [b"%d" % n for n in range(60)]
 
 
-def test_a_disk_that_is_full_half_way_is_told_and_the_rest_comes_with_the_next_try(
+def test_sink_batch_cut_off_by_a_full_disk_fails_and_is_finished_by_the_next_try(
     house: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = house.stage(0, "0-0", *(row("topic:t", n) for n in range(60)), pieces=6)
@@ -459,7 +461,7 @@ def test_a_disk_that_is_full_half_way_is_told_and_the_rest_comes_with_the_next_t
 
 
 @pytest.mark.parametrize("told", ["yes", "maybe", ""])
-def test_a_row_says_whether_its_value_is_json(house: BatchServer, told: str) -> None:
+def test_sink_batch_row_header_decides_whether_its_value_is_json(house: BatchServer, told: str) -> None:
     headers = {"isJson": told} if told else {}
     house.commit(0, house.stage(0, "0-0", row("queue:a", '{"b": 2}', **headers)))
     house.commit(1, house.stage(1, "0-0", row("queue:a", "{ no", **({"isJson": "maybe"} if told else {}))))
@@ -502,7 +504,7 @@ def submit_many(house: BatchServer, aside: Slow) -> list[Any]:
     return told
 
 
-def test_while_many_rows_are_stored_the_loop_goes_on_and_others_wait_their_turn(house: BatchServer) -> None:
+def test_sink_batch_of_many_rows_keeps_the_event_loop_free_and_later_jobs_wait_their_turn(house: BatchServer) -> None:
     aside = Slow(house)
     first, second = submit_many(house, aside), submit_many(house, aside)
     house.turn()
@@ -519,7 +521,7 @@ def test_while_many_rows_are_stored_the_loop_goes_on_and_others_wait_their_turn(
     assert house.desk.is_idle
 
 
-def test_who_waits_for_a_message_gets_one_of_many_as_soon_as_they_are_stored(house: BatchServer) -> None:
+def test_sink_batch_of_many_rows_serves_a_waiting_consumer_once_it_is_stored(house: BatchServer) -> None:
     aside = Slow(house)
     got: list[Any] = []
 
@@ -537,7 +539,7 @@ def test_who_waits_for_a_message_gets_one_of_many_as_soon_as_they_are_stored(hou
     assert len(deliveries) == 3
 
 
-def test_many_rows_are_all_in_or_none(house: BatchServer) -> None:
+def test_sink_batch_of_many_rows_is_stored_completely_or_not_at_all(house: BatchServer) -> None:
     rows = [row("queue:a", n) for n in range(LONG_JOB_ROWS)]
     bad = house.stage(0, "0-0", *rows, row("queue:a", "x" * 2_000_000))
     with pytest.raises(TooLarge):
@@ -551,7 +553,7 @@ def test_many_rows_are_all_in_or_none(house: BatchServer) -> None:
     assert house.counts("a").ready == LONG_JOB_ROWS
 
 
-def test_what_was_stored_after_duty_ended_is_not_confirmed(house: BatchServer) -> None:
+def test_sink_batch_stored_after_the_active_role_ended_is_not_confirmed(house: BatchServer) -> None:
     house.desk.guard = guard = EndingDuty()
     aside = Slow(house)
     told = submit_many(house, aside)

@@ -78,7 +78,7 @@ def test_busy_store_serves_consumers_that_wait_once_it_is_free(shared: Shared) -
     assert [bytes(message.payload) for message in answer.value.messages] == [b"1"]
 
 
-def test_busy_sqlite_store_is_read_meanwhile(on_sqlite: Shared) -> None:
+def test_busy_sqlite_store_can_still_be_read(on_sqlite: Shared) -> None:
     on_sqlite.client.publish("mail", b"1")
     other = on_sqlite.server.client()
     with on_sqlite.locked():
@@ -91,7 +91,7 @@ def test_busy_sqlite_store_is_read_meanwhile(on_sqlite: Shared) -> None:
     assert on_sqlite.client.call("counts", queue="mail")["ready"] == 2
 
 
-def test_busy_store_tells_the_metrics_of_the_server(shared: Shared) -> None:
+def test_busy_store_still_reports_the_metrics_of_the_server(shared: Shared) -> None:
     shared.client.publish("mail", b"1")
     with shared.locked():
         page = shared.client.call("metrics")

@@ -150,7 +150,7 @@ def test_store_time_after_a_boot_with_the_wall_clock_in_the_future_is_early_once
 
 
 @pytest.mark.parametrize("wall_off_by", [MAX_OFF_MS + DAY_MS, -50 * 365 * DAY_MS], ids=["2027", "1976"])
-def test_store_time_does_not_believe_a_wall_clock_far_off(machine: Machine, wall_off_by: int) -> None:
+def test_store_time_ignores_a_wall_clock_that_is_far_off(machine: Machine, wall_off_by: int) -> None:
     """What would be lost for good is kept: a dead letter stays for its retention, a message for its time to live."""
     with machine.process() as queues:
         queues.publish("mail", NewMessage(payload=1, ttl=60))
@@ -191,7 +191,7 @@ def test_store_time_of_an_unused_store_takes_the_wall_clock_once_it_is_set(machi
         assert (queues.now_ms(), queues.ahead_ms()) == (machine.wall_ms, 0)
 
 
-def test_store_time_record_that_cannot_be_read_begins_at_the_wall_clock(machine: Machine) -> None:
+def test_store_time_record_that_cannot_be_read_is_replaced_by_the_wall_clock(machine: Machine) -> None:
     with machine.process() as queues:
         queues.publish("mail", 1)
         queues.run(lambda transaction: transaction.set_note("clock", "{}"))
@@ -253,7 +253,7 @@ def test_store_time_is_shown_on_the_wall_clock_and_exported_on_it(by: int) -> No
         assert len(there.lease("mail")) == 1
 
 
-def test_timestamp_a_producer_gave_is_kept_when_the_wall_clock_was_set() -> None:
+def test_timestamp_given_by_a_producer_is_kept_when_the_wall_clock_is_set() -> None:
     clock = ManualClock()
     clock.set_wall(HOUR_MS)
     with open_for_test(clock=clock) as queues:

@@ -17,7 +17,7 @@ def given(queues: Queues, consumer: str, limit: int = 100) -> list[str]:
     return [delivery.id for delivery in queues.lease("mail", limit, consumer=consumer)]
 
 
-def test_only_the_consumer_it_is_for_gets_it(queues: Queues) -> None:
+def test_target_message_is_delivered_only_to_its_consumer(queues: Queues) -> None:
     queues.publish_many(
         "mail", [NewMessage(payload=n, target=target) for n, target in enumerate(["anna", None, "anna"])]
     )
@@ -27,7 +27,7 @@ def test_only_the_consumer_it_is_for_gets_it(queues: Queues) -> None:
     assert given(queues, "anna") == ["m-1", "m-3"]
 
 
-def test_it_takes_its_turn_by_priority_and_arrival(queues: Queues) -> None:
+def test_target_message_is_ordered_by_priority_and_arrival_among_the_others(queues: Queues) -> None:
     for target, priority in [(None, 5), ("anna", 5), ("anna", 0), (None, None), ("anna", None), (None, 0)]:
         queues.publish("mail", NewMessage(payload=1, target=target, priority=priority))
     assert given(queues, "anna", 4) == ["m-3", "m-6", "m-1", "m-2"]
@@ -35,7 +35,7 @@ def test_it_takes_its_turn_by_priority_and_arrival(queues: Queues) -> None:
 
 
 @pytest.mark.parametrize("how", ["nack at once", "nack and wait", "lapse", "release", "redrive"])
-def test_it_comes_back_to_the_same_consumer(queues: Queues, clock: ManualClock, how: str) -> None:
+def test_target_message_returns_to_the_same_consumer(queues: Queues, clock: ManualClock, how: str) -> None:
     queues.publish("mail", NewMessage(payload=1, target="anna"))
     [delivery] = queues.lease("mail", consumer="anna")
     assert delivery.header["targetConsumerId"] == "anna"
@@ -54,7 +54,7 @@ def test_it_comes_back_to_the_same_consumer(queues: Queues, clock: ManualClock, 
     assert given(queues, "anna") == ["m-1"]
 
 
-def test_it_may_be_delayed_and_it_ages(queues: Queues, clock: ManualClock) -> None:
+def test_target_message_may_be_delayed_and_may_expire(queues: Queues, clock: ManualClock) -> None:
     queues.publish("mail", NewMessage(payload=1, target="anna", delay=5))
     queues.publish("mail", NewMessage(payload=2, target="anna", ttl=5))
     clock.advance(5 * SECOND)
@@ -62,7 +62,7 @@ def test_it_may_be_delayed_and_it_ages(queues: Queues, clock: ManualClock) -> No
     assert state(queues, "m-2") is State.DROPPED
 
 
-def test_a_group_may_be_of_several_consumers(queues: Queues) -> None:
+def test_target_of_several_consumers_in_one_group_keeps_the_order_of_the_group(queues: Queues) -> None:
     """Its order goes before everything: who is next may be somebody who is not there."""
     for n, target in enumerate(["anna", "berta", None]):
         queues.publish("mail", NewMessage(payload=n, group="g", target=target))
@@ -73,14 +73,14 @@ def test_a_group_may_be_of_several_consumers(queues: Queues) -> None:
     assert given(queues, "anna") == ["m-3"]
 
 
-def test_those_for_one_consumer_are_seen_by_who_looks(queues: Queues) -> None:
+def test_target_messages_are_visible_to_peek_walk_and_counts(queues: Queues) -> None:
     queues.publish_many("mail", [NewMessage(payload=n, target="anna" if n % 2 else None) for n in range(4)])
     assert [look.message.id for look in queues.peek("mail")] == ["m-1", "m-3", "m-2", "m-4"]
     assert [look.message.id for look in queues.walk("mail", "ready", batch=1)] == ["m-1", "m-3", "m-2", "m-4"]
     assert queues.counts("mail").ready == 4
 
 
-def test_a_consumer_that_waits_gets_its_own_though_others_wait_longer(queues: Queues) -> None:
+def test_target_message_wakes_its_own_waiting_consumer_though_another_waits_longer(queues: Queues) -> None:
     got: dict[str, list[str]] = {}
 
     def wait(consumer: str) -> None:
@@ -98,7 +98,7 @@ def test_a_consumer_that_waits_gets_its_own_though_others_wait_longer(queues: Qu
 
 
 @pytest.mark.parametrize("target", ["", "two words", ".hidden", "x" * 65, 7])
-def test_a_target_is_the_name_of_a_consumer(queues: Queues, target: object) -> None:
+def test_target_that_is_not_a_consumer_name_is_rejected(queues: Queues, target: object) -> None:
     with pytest.raises(BadInput) as caught:
         queues.publish("mail", NewMessage(payload=1, target=target))  # type: ignore[arg-type]
     assert caught.value.field == "targetConsumerId"

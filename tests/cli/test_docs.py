@@ -19,7 +19,7 @@ def lines(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", ["filter.md", "dead-letters.md", "transfer.md"])
-def test_each_line_of_a_page_runs(cli: Cli, tmp_path: Path, page: str) -> None:
+def test_cli_docs_every_command_line_of_a_page_runs(cli: Cli, tmp_path: Path, page: str) -> None:
     for queue, id in (("telemetry", ID), ("mail", "m-1")):
         cli(f"publish -q {queue} --id {id} 1")
         lease = cli(f"consume -q {queue} --no-ack --json").json["lease"]["leaseId"]
@@ -31,11 +31,11 @@ def test_each_line_of_a_page_runs(cli: Cli, tmp_path: Path, page: str) -> None:
         assert result.code == 0, (line, result)
 
 
-def test_every_field_of_the_filter_language_is_documented() -> None:
+def test_filter_docs_name_every_field_of_the_filter_language() -> None:
     page = (DOCS / "filter.md").read_text()
     assert [field for field in FIELDS if f"`{field}`" not in page and f"`{field}.NAME`" not in page] == []
 
 
-def test_every_reason_is_documented() -> None:
+def test_dead_letter_docs_list_every_reason_with_its_meaning() -> None:
     page = (DOCS / "dead-letters.md").read_text()
     assert [reason for reason, text in MEANING.items() if f"| `{reason}` | {text} |" not in page] == []

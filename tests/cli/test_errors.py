@@ -14,7 +14,7 @@ from yirangmq.cli.output import EXIT_CODES, EXIT_MEANINGS, exit_code
 from yirangmq.core.errors import QueueError, every_error
 
 
-def test_every_error_has_its_exit_code_and_every_exit_code_its_meaning() -> None:
+def test_cli_exit_code_exists_for_every_error_and_has_a_meaning() -> None:
     assert set(EXIT_CODES) == {kind.code for kind in every_error()}
     assert set(EXIT_CODES.values()) <= set(EXIT_MEANINGS)
     assert exit_code("something_new") == 1
@@ -39,7 +39,9 @@ def test_every_error_has_its_exit_code_and_every_exit_code_its_meaning() -> None
         ("nack 1-1 --reason TIMEOT", "did you mean 'TIMEOUT'?"),
     ],
 )
-def test_a_wrong_word_is_explained(cli: Cli, line: str, says: str) -> None:
+def test_cli_wrong_command_option_or_value_is_explained_in_one_line_with_exit_code_2(
+    cli: Cli, line: str, says: str
+) -> None:
     people, program = cli(line), cli(f"{line} --json")
     assert (people.code, program.code) == (2, 2)
     assert people.err.startswith("yirangmq: bad_input: ")
@@ -63,12 +65,14 @@ def test_a_wrong_word_is_explained(cli: Cli, line: str, says: str) -> None:
         ("--backend sqlite --path x", "--path"),
     ],
 )
-def test_options_that_contradict_each_other(cli: Cli, options: str, field: str) -> None:
+def test_cli_store_options_that_are_invalid_or_contradict_each_other_are_refused_by_name(
+    cli: Cli, options: str, field: str
+) -> None:
     complaint = cli(f"status --json {options}").complaint
     assert (complaint["code"], complaint["field"]) == ("bad_input", field)
 
 
-def test_which_store(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cli_store_is_chosen_by_option_then_environment_then_default(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def store(options: str = "") -> str:
         return str(cli(f"status --json {options}").json["store"])
 
@@ -85,7 +89,7 @@ def test_which_store(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli("status --json").complaint["field"] == "YIRANGMQ_STORE"
 
 
-def test_a_folder_that_cannot_be_made_is_store_trouble(cli: Cli, tmp_path: Path) -> None:
+def test_cli_store_folder_that_cannot_be_created_is_a_store_error(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for place in ("--db file/x/y.db", "--path file/x/y"):
         result = cli(f"publish -q mail 1 --json {place}")
@@ -95,7 +99,9 @@ def test_a_folder_that_cannot_be_made_is_store_trouble(cli: Cli, tmp_path: Path)
 @pytest.mark.parametrize(
     ("number", "code"), [(errno.ENOSPC, "store_full"), (errno.EROFS, "store_read_only"), (errno.EIO, "store_error")]
 )
-def test_a_disk_that_refuses_the_folder(cli: Cli, monkeypatch: pytest.MonkeyPatch, number: int, code: str) -> None:
+def test_cli_store_folder_refused_by_the_disk_has_an_error_code_by_errno(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, number: int, code: str
+) -> None:
     def refuse(path: object, *args: object, **more: object) -> None:
         raise OSError(number, os.strerror(number), str(path))
 
@@ -103,7 +109,9 @@ def test_a_disk_that_refuses_the_folder(cli: Cli, monkeypatch: pytest.MonkeyPatc
     assert cli("publish -q mail 1 --json --db new/x.db").complaint["code"] == code
 
 
-def test_our_own_faults_are_said_in_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cli_internal_error_is_one_line_and_a_traceback_only_if_the_environment_asks(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*args: object) -> int:
         raise ZeroDivisionError("for the test")
 
@@ -119,7 +127,9 @@ def test_our_own_faults_are_said_in_one_line(cli: Cli, monkeypatch: pytest.Monke
     ("error", "code"),
     [(KeyboardInterrupt(), 130), (SystemExit(output.TERMINATED), 143), (QueueError("x"), 1)],
 )
-def test_being_stopped(cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int) -> None:
+def test_cli_exit_code_of_ctrl_c_and_sigterm_is_130_and_143_without_output(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
     def stopped(*args: object) -> int:
         raise error
 
@@ -129,12 +139,12 @@ def test_being_stopped(cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseExc
     assert (result.err == "") == (code != 1)
 
 
-def test_the_version(cli: Cli) -> None:
+def test_cli_version_is_printed_as_text_and_json(cli: Cli) -> None:
     assert cli("--version").out == "yirangmq 0.1.0\n"
     assert cli("--version --json").json == {"ok": True, "version": "0.1.0"}
 
 
-def test_nothing_asked_prints_the_help(cli: Cli) -> None:
+def test_cli_without_a_command_prints_the_help(cli: Cli) -> None:
     assert cli("").out == cli("--help").out
     assert "examples:" in cli("").out
 
@@ -172,7 +182,9 @@ def drawn(cli: Cli, monkeypatch: pytest.MonkeyPatch, line: str, stdin: bytes = b
 
 
 @pytest.mark.usefixtures("impatient")
-def test_long_work_shows_its_progress_on_a_terminal(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_bar_of_publish_export_and_import_is_drawn_on_a_terminal(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "m.jsonl").write_text("1\n" * 3000)
     publishing = drawn(cli, monkeypatch, "publish -q mail --lines --file m.jsonl")
     assert "publishing [##########....................]  33%  1,000 lines" in publishing
@@ -183,18 +195,22 @@ def test_long_work_shows_its_progress_on_a_terminal(cli: Cli, tmp_path: Path, mo
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("line", ["publish -q mail --lines --file m.jsonl", "export x.jsonl"])
-def test_programs_see_no_progress(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+def test_progress_bar_is_not_drawn_with_json_output(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
     (tmp_path / "m.jsonl").write_text("1\n" * 10)
     cli("publish -q mail 1")
     assert drawn(cli, monkeypatch, f"{line} --json") == ""
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_stream_is_counted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_of_a_stream_without_known_length_is_a_count_of_lines(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "publishing 10  10 lines" in drawn(cli, monkeypatch, "publish -q mail --lines --file -", b"1\n" * 10)
 
 
-def test_a_command_gives_up_soon_unless_another_node_may_take_over(cli: Cli) -> None:
+def test_cli_retries_few_times_for_one_address_and_by_the_client_default_for_several(cli: Cli) -> None:
     people = cli("status --store unix:nowhere.sock")
     assert people.code == EXIT_CODES["unreachable"]
     assert f"tried {RETRIES + 1} times" in people.err

@@ -26,7 +26,7 @@ EXAMPLES = [line for command in COMMANDS.values() for _, line in command.example
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_teaches_by_examples(cli: Cli, name: str) -> None:
+def test_cli_help_of_every_command_shows_at_least_two_examples(cli: Cli, name: str) -> None:
     shown = cli(f"{name} --help")
     assert shown.code == 0
     assert "examples:" in shown.out
@@ -36,7 +36,7 @@ def test_each_command_teaches_by_examples(cli: Cli, name: str) -> None:
 
 
 @pytest.mark.parametrize("line", EXAMPLES)
-def test_each_example_is_understood(line: str) -> None:
+def test_cli_help_examples_are_parsed_by_the_command_line(line: str) -> None:
     if line.startswith("eval"):
         line = line.removeprefix('eval "$(').removesuffix(')"')
     words = shlex.split(line.partition(" > ")[0])
@@ -45,14 +45,14 @@ def test_each_example_is_understood(line: str) -> None:
     assert callable(args.run)
 
 
-def test_every_command_that_runs_has_json() -> None:
+def test_cli_json_option_exists_on_every_command_that_runs() -> None:
     for name, command in COMMANDS.items():
         made = argparse.ArgumentParser()
         command.configure(made)
         assert ("--json" in made.format_help()) == (command.run is not None), name
 
 
-def test_every_command_that_moves_or_deletes_has_a_dry_run() -> None:
+def test_cli_dry_run_option_exists_on_every_command_that_moves_or_deletes() -> None:
     moving = (
         "dlq requeue",
         "dlq quarantine",
@@ -72,30 +72,30 @@ def test_every_command_that_moves_or_deletes_has_a_dry_run() -> None:
         assert "--dry-run" in made.format_help(), name
 
 
-def test_only_the_command_asked_for_is_loaded() -> None:
+def test_cli_parser_loads_only_the_requested_command() -> None:
     made = main.build(only="status")
     (action,) = (action for action in made._actions if isinstance(action, argparse._SubParsersAction))
     assert "--queue" in action.choices["status"].format_help()
     assert list(action.choices) == ["status"]
 
 
-def test_the_page_is_current() -> None:
+def test_cli_docs_page_is_current_with_the_commands() -> None:
     assert cli_docs.PAGE.read_text() == cli_docs.render(), "run: python tools/cli_docs.py"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_completion_scripts(cli: Cli, shell: str) -> None:
+def test_cli_completion_scripts_of_bash_and_zsh_name_commands_and_options(cli: Cli, shell: str) -> None:
     script = cli(f"completion {shell}").out
     assert cli(f"completion {shell} --json").json["script"] + "\n" == script
     for word in ("publish", "requeue", "--dry-run", "--backend"):
         assert word in script
 
 
-def test_the_bash_script_parses(cli: Cli) -> None:
+def test_cli_completion_script_of_bash_parses(cli: Cli) -> None:
     script = cli("completion bash").out
     checked = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
-def test_an_unknown_shell(cli: Cli) -> None:
+def test_cli_completion_for_an_unknown_shell_is_bad_input(cli: Cli) -> None:
     assert cli("completion fish --json").complaint["code"] == "bad_input"

@@ -29,13 +29,13 @@ def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_the_installed_command_is_the_same() -> None:
+def test_cli_installed_script_prints_the_same_version_as_the_module() -> None:
     script = Path(sys.executable).with_name("yirangmq")
     done = subprocess.run([script, "--version"], capture_output=True, check=True, timeout=PATIENCE)
     assert done.stdout == call("--version").stdout
 
 
-def test_a_closed_pipe_is_quiet_and_loses_nothing() -> None:
+def test_cli_consume_into_a_closed_pipe_exits_141_without_stderr_and_loses_no_message() -> None:
     published = 3000
     call("publish", "-q", "mail", "--lines", "--file", "-", stdin=b'"' + b"x" * 200 + b'"\n' + b"1\n" * (published - 1))
     consumer = subprocess.Popen(
@@ -54,7 +54,7 @@ def test_a_closed_pipe_is_quiet_and_loses_nothing() -> None:
     assert left["ready"] >= 1000
 
 
-def test_listing_into_a_closed_pipe_is_quiet() -> None:
+def test_cli_peek_into_a_closed_pipe_exits_141_without_stderr() -> None:
     call("publish", "-q", "mail", "--lines", "--file", "-", stdin=b"1\n" * 3000)
     done = subprocess.run(
         f"{sys.executable} -m yirangmq peek -q mail --limit 3000 --json | head -1; echo ${{PIPESTATUS[0]}}",
@@ -69,7 +69,7 @@ def test_listing_into_a_closed_pipe_is_quiet() -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_follower_gets_what_comes_and_stops_when_told(number: signal.Signals, code: int) -> None:
+def test_cli_consume_follow_prints_new_messages_and_stops_on_a_signal(number: signal.Signals, code: int) -> None:
     call("publish", "-q", "mail", '"first"')
     follower = subprocess.Popen(
         [*YIRANGMQ, "consume", "-q", "mail", "--follow", "--raw"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -85,7 +85,7 @@ def test_a_follower_gets_what_comes_and_stops_when_told(number: signal.Signals, 
     assert counts()["done"] == 2
 
 
-def test_errors_leave_stdout_alone() -> None:
+def test_cli_errors_go_to_stderr_and_leave_stdout_empty() -> None:
     done = call("publish", "-q", "mail", "{")
     assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.startswith(b"yirangmq: bad_input: ")

@@ -111,7 +111,7 @@ def listing(folder: Path) -> dict[str, int]:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("made", ["closed", "killed"])
 @pytest.mark.parametrize("scheme", ["sqlite", "files"])
-def test_read_only_store_can_be_looked_at_and_refuses_writes(
+def test_read_only_store_can_be_inspected_and_refuses_writes(
     cli: Cli, folder: Path, scheme: str, made: str, way: str
 ) -> None:
     url = f"{scheme}:{folder / ('queue.db' if scheme == 'sqlite' else 'queues')}"
@@ -148,7 +148,7 @@ def test_read_only_store_can_be_looked_at_and_refuses_writes(
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("scheme", ["sqlite", "files"])
-def test_read_only_place_without_a_store_is_refused_with_what_to_do(
+def test_read_only_folder_without_a_store_refuses_publish_and_allows_status(
     cli: Cli, folder: Path, scheme: str, way: str
 ) -> None:
     with WAYS[way](folder):

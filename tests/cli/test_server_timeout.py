@@ -75,7 +75,9 @@ def test_server_timeout_is_an_option_of_the_usual_commands() -> None:
 
 
 @pytest.mark.parametrize("words", sorted(COMMANDS.keys() - DIRECT_ONLY))
-def test_silent_server_is_unreachable_by_the_timeout(cli: Cli, silent: str, words: str) -> None:
+def test_server_timeout_makes_every_command_report_a_silent_server_as_unreachable(
+    cli: Cli, silent: str, words: str
+) -> None:
     line = [*words.split(), *needed(COMMANDS[words]), *EXTRA.get(words, [])]
     result = cli("", *line, "--store", silent, "--server-timeout", "0.1", "--json", stdin=b"{}\n")
     assert result.code == output.exit_code("unreachable"), (line, result)
@@ -83,7 +85,7 @@ def test_silent_server_is_unreachable_by_the_timeout(cli: Cli, silent: str, word
 
 
 @pytest.mark.process
-def test_stopped_server_is_unreachable_by_the_timeout(cli: Cli, tmp_path: Path) -> None:
+def test_server_timeout_makes_commands_report_a_stopped_server_as_unreachable(cli: Cli, tmp_path: Path) -> None:
     with daemon(tmp_path, "--http", "off") as server:
         assert cli(f"publish -q mail 1 --store {server.address}").code == 0
         os.kill(server.pid, signal.SIGSTOP)

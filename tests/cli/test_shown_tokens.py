@@ -10,7 +10,7 @@ from tests.support.server_process import daemon
 
 
 @pytest.mark.process
-def test_tokens_of_an_address_are_not_shown_by_any_command_that_looks(cli: Cli, tmp_path: Path) -> None:
+def test_token_of_an_address_is_not_printed_by_any_inspecting_command_or_publish(cli: Cli, tmp_path: Path) -> None:
     looks = (
         "status",
         "health",

@@ -46,18 +46,20 @@ def message(tmp_path: Path) -> Path:
     return path
 
 
-def test_each_line_runs_one_after_the_other(cli: Cli, message: Path, tmp_path: Path) -> None:
+def test_cli_specified_lines_run_one_after_the_other(cli: Cli, message: Path, tmp_path: Path) -> None:
     for line in LINES:
         result = cli(here(line, tmp_path))
         assert result.code == 0, (line, result)
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_each_line_runs_by_itself(cli: Cli, message: Path, tmp_path: Path, line: str) -> None:
+def test_cli_specified_line_runs_alone_in_an_empty_folder(cli: Cli, message: Path, tmp_path: Path, line: str) -> None:
     assert cli(here(line, tmp_path)).code == 0
 
 
-def test_what_is_published_is_consumed(cli: Cli, message: Path, tmp_path: Path) -> None:
+def test_cli_specified_publish_line_is_consumed_by_the_specified_consume_line(
+    cli: Cli, message: Path, tmp_path: Path
+) -> None:
     cli(here(LINES[1], tmp_path))
     shown = cli(here(LINES[3], tmp_path)).out
     assert "9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71" in shown
@@ -65,7 +67,7 @@ def test_what_is_published_is_consumed(cli: Cli, message: Path, tmp_path: Path) 
     assert "nothing to consume" in cli(here(LINES[3], tmp_path)).err
 
 
-def test_looking_at_a_store_that_is_not_there_leaves_no_trace(cli: Cli, tmp_path: Path) -> None:
+def test_cli_specified_lines_that_inspect_a_missing_store_create_no_file(cli: Cli, tmp_path: Path) -> None:
     for line in LINES[4:7]:
         assert cli(here(line, tmp_path)).code == 0
     assert list(tmp_path.iterdir()) == []

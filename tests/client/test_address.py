@@ -23,18 +23,18 @@ from yirangmq.core.errors import BadInput
         ("tls://host:7000", ServerAddress("tcp", host="host", port=7000, tls=True)),
     ],
 )
-def test_an_address_is_read(text: str, address: ServerAddress) -> None:
+def test_address_of_every_scheme_is_parsed(text: str, address: ServerAddress) -> None:
     assert read_addresses(text) == (address,)
     assert is_address(text)
 
 
-def test_several_are_split_by_commas_and_share_a_token_unless_they_have_their_own() -> None:
+def test_address_list_is_split_by_commas_and_shares_a_token_unless_an_address_has_its_own() -> None:
     found = read_addresses("unix:/a, tcp://b:1?token=own ,tls://c:2", "shared")
     assert [str(one) for one in found] == ["unix:/a", "tcp://b:1", "tls://c:2"]
     assert [one.token for one in found] == ["shared", "own", "shared"]
 
 
-def test_a_shown_address_reads_as_itself_and_keeps_its_token_to_itself() -> None:
+def test_address_as_text_round_trips_and_its_repr_hides_the_token() -> None:
     for text in ("unix:/a", "tcp://b:1", "tcp://[::1]:1", "tls://c:2"):
         [address] = read_addresses(text, "secret")
         assert str(address) == text
@@ -64,18 +64,18 @@ def test_a_shown_address_reads_as_itself_and_keeps_its_token_to_itself() -> None
         "unix:/a,",
     ],
 )
-def test_anything_else_is_refused_without_showing_a_token(text: str) -> None:
+def test_address_that_is_invalid_is_refused_without_showing_a_token(text: str) -> None:
     with pytest.raises(BadInput) as caught:
         read_addresses(text + ("&token=hush" if "?" in text else ""))
     assert caught.value.field == "address"
     assert "hush" not in str(caught.value)
 
 
-def test_a_store_is_no_address() -> None:
+def test_address_check_does_not_accept_a_store_url() -> None:
     assert not any(map(is_address, ("sqlite:a.db", "files:./a", "memory:", "unixsocket", "/run/y.sock")))
 
 
-def test_a_list_may_say_the_scheme_once() -> None:
+def test_address_list_may_name_the_scheme_once() -> None:
     found = read_addresses("tls://a:1,b:2, tcp://c:3,unix:/d", "t")
     assert [str(one) for one in found] == ["tls://a:1", "tls://b:2", "tcp://c:3", "unix:/d"]
     assert {one.token for one in found} == {"t"}
@@ -91,7 +91,9 @@ def test_a_list_may_say_the_scheme_once() -> None:
         ("tcp://a:1", "http://b:80", None),
     ],
 )
-def test_an_address_that_a_server_names_is_taken_if_it_is_as_safe(here: str, text: str, wanted: str | None) -> None:
+def test_address_named_by_a_server_is_accepted_only_if_it_is_as_secure(
+    here: str, text: str, wanted: str | None
+) -> None:
     [like] = read_addresses(here)
     found = parse_named_address(text, like)
     assert (None if found is None else str(found)) == wanted

@@ -46,19 +46,19 @@ def publish(client: Client, count: int = 20) -> None:
     assert [delivery.value() for delivery in client.lease("mail", count)] == list(range(count))
 
 
-def test_a_single_answer_is_looked_out_for(server: RunningServer, watched: Watched) -> None:
+def test_adaptive_spin_is_used_for_a_single_answer(server: RunningServer, watched: Watched) -> None:
     with connect(server.unix) as client:
         publish(client)
     assert watched.count > 0
 
 
-def test_not_by_who_would_rather_sleep(server: RunningServer, watched: Watched) -> None:
+def test_adaptive_spin_is_off_with_stay_awake_false(server: RunningServer, watched: Watched) -> None:
     with connect(server.unix, stay_awake=False) as client:
         publish(client)
     assert watched.count == 0
 
 
-def test_not_where_the_server_needs_the_same_processor(
+def test_adaptive_spin_is_off_on_a_single_processor(
     server: RunningServer, watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocking_transport, "processors", lambda: 1)
@@ -67,7 +67,7 @@ def test_not_where_the_server_needs_the_same_processor(
     assert watched.count == 0
 
 
-def test_not_while_messages_are_pushed(server: RunningServer, watched: Watched) -> None:
+def test_adaptive_spin_is_off_while_a_subscription_waits(server: RunningServer, watched: Watched) -> None:
     with connect(server.unix) as client, connect(server.unix, stay_awake=False) as other:
         subscription = client.subscribe("mail", idle=0.3)
         coming = iter(subscription)
@@ -78,7 +78,7 @@ def test_not_while_messages_are_pushed(server: RunningServer, watched: Watched) 
         assert watched.count == 0
 
 
-def test_it_falls_asleep_when_nothing_comes(server: RunningServer, watched: Watched) -> None:
+def test_adaptive_spin_ends_and_the_thread_blocks_when_no_answer_comes(server: RunningServer, watched: Watched) -> None:
     """A lease waits for a message that is late: awake for a twentieth of a second, and asleep for the rest.
     The processor time is that of this thread: the server has its own, and other tests leave work behind."""
     with connect(server.unix) as client:
@@ -90,7 +90,7 @@ def test_it_falls_asleep_when_nothing_comes(server: RunningServer, watched: Watc
         assert time.thread_time() - before < 1
 
 
-def test_a_slow_server_is_slept_for(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adaptive_spin_is_off_after_three_slow_answers(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it learns from: three answers that took long, then none is looked out for."""
     watched = Watched()
     monkeypatch.setattr(blocking_transport, "yield_processor", watched)
@@ -103,7 +103,7 @@ def test_a_slow_server_is_slept_for(server: RunningServer, monkeypatch: pytest.M
         assert watched.count == 0
 
 
-def test_it_never_waits_longer_than_it_may(watched: Watched) -> None:
+def test_adaptive_spin_never_exceeds_the_timeout_of_the_wait(watched: Watched) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         line = blocking_transport.BlockingTransport(ours, 1, None, stay_awake=True)
@@ -117,7 +117,7 @@ class Interrupt(BaseException):
     """What a handler of signals raises."""
 
 
-def test_what_was_read_by_one_who_is_interrupted_is_not_taken_for_read(server: RunningServer) -> None:
+def test_interrupted_read_drops_the_connection_and_a_waiting_thread_retries_on_another(server: RunningServer) -> None:
     """Between the bytes and the word of how many they are: they are gone, so the connection is, and whoever waits for
     an answer on it gets it on another one at once."""
     with connect(server.unix, timeout=PATIENCE) as client:

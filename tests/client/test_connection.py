@@ -124,7 +124,7 @@ def asked(courier: ReconnectingConnection, count: int = 1, window: int = 8) -> l
     return errands
 
 
-def test_pauses_grow_to_a_limit_and_tries_are_counted() -> None:
+def test_backoff_grows_to_a_limit_and_the_error_counts_the_tries() -> None:
     script = Script()
     with pytest.raises(Unreachable, match=r"unix:/a: nobody \(tried 9 times\)"):
         run(courier(script, retries=8).transport())
@@ -133,26 +133,26 @@ def test_pauses_grow_to_a_limit_and_tries_are_counted() -> None:
 
 
 @pytest.mark.parametrize("chance", [0.0, 1.0])
-def test_chance_spreads_the_pauses_by_half(chance: float) -> None:
+def test_backoff_jitter_is_half_of_the_pause_both_ways(chance: float) -> None:
     script = Script()
     with pytest.raises(Unreachable):
         run(courier(script, retries=1, chance=chance).transport())
     assert script.slept == [BACKOFF.first * (0.5 + chance)]
 
 
-def test_every_address_has_its_turn_before_a_pause() -> None:
+def test_reconnect_tries_every_address_before_it_pauses() -> None:
     script = Script(OSError("1"), OSError("2"), OSError("3"), [])
     run(courier(script, "unix:/a,unix:/b").transport())
     assert (script.dialled, len(script.slept)) == (["unix:/a", "unix:/b", "unix:/a", "unix:/b"], 1)
 
 
-def test_the_address_that_worked_is_tried_first_after_a_loss() -> None:
+def test_reconnect_tries_the_address_that_worked_first() -> None:
     script = Script(OSError("1"), [ConnectionLost("cut")], [PONG])
     assert asked(courier(script, "unix:/a,unix:/b"))[0].resent
     assert script.dialled == ["unix:/a", "unix:/b", "unix:/b"]
 
 
-def test_a_server_that_takes_connections_and_drops_requests_is_given_up_too() -> None:
+def test_reconnect_gives_up_a_server_that_accepts_connections_and_drops_requests() -> None:
     script = Script([], [], [], [], [])
     with pytest.raises(Unreachable, match="unix:/a: gave up after 4 tries: silence"):
         asked(courier(script))
@@ -160,7 +160,7 @@ def test_a_server_that_takes_connections_and_drops_requests_is_given_up_too() ->
     assert script.slept == [BACKOFF.first, BACKOFF.first * 2]
 
 
-def test_a_wrong_token_or_a_foreign_tongue_is_not_tried_again() -> None:
+def test_reconnect_stops_at_a_wrong_token_or_protocol_version() -> None:
     for error in (NotAllowed("token"), BadInput("version 9", field="version")):
         lost = ConnectionLost("refused")
         lost.__cause__ = error
@@ -178,7 +178,7 @@ def test_a_wrong_token_or_a_foreign_tongue_is_not_tried_again() -> None:
         assert script.slept == []
 
 
-def test_after_a_loss_all_that_is_unanswered_is_sent_again_in_order() -> None:
+def test_reconnect_sends_all_unanswered_requests_again_in_order() -> None:
     script = Script([PONG, ConnectionLost("cut")], [PONG] * 9)
     errands = asked(courier(script), 5)
     assert [errand.sent for errand in errands] == [1, 2, 2, 2, 2]
@@ -190,20 +190,20 @@ def test_after_a_loss_all_that_is_unanswered_is_sent_again_in_order() -> None:
     ]
 
 
-def test_no_more_than_the_window_are_on_their_way() -> None:
+def test_pipelining_sends_no_more_unanswered_requests_than_the_window() -> None:
     script = Script([PONG] * 2 + [ConnectionLost("cut")], [PONG] * 9)
     errands = asked(courier(script), 6, window=2)
     assert sum(errand.resent for errand in errands) == 2
 
 
-def test_a_server_that_says_later_is_asked_later() -> None:
+def test_retry_repeats_a_request_answered_unavailable_after_a_backoff() -> None:
     later = Reply(FrameKind.ERROR, messages.ErrorBody("unavailable", "full", None))
     script = Script([later, later, PONG])
     assert asked(courier(script))[0].sent == 3
     assert script.slept == [BACKOFF.first]
 
 
-def test_any_other_refusal_is_an_answer() -> None:
+def test_retry_is_not_done_for_any_other_error_answer() -> None:
     script = Script([Reply(FrameKind.ERROR, messages.ErrorBody("bad_input", "no", "queue"))])
     [errand] = asked(courier(script))
     with pytest.raises(BadInput, match="queue: no"):
@@ -211,7 +211,7 @@ def test_any_other_refusal_is_an_answer() -> None:
     assert script.slept == []
 
 
-def test_a_closed_one_dials_no_more() -> None:
+def test_reconnect_stops_after_close() -> None:
     script = Script([], [])
     one = courier(script)
     run(one.transport())
@@ -227,7 +227,7 @@ def frozen() -> ConnectionLost:
     return lost
 
 
-def test_a_silent_server_is_asked_whether_it_is_there_and_left_for_the_next_address() -> None:
+def test_keep_alive_ping_finds_a_silent_server_and_the_request_moves_to_the_next_address() -> None:
     script = Script([SILENCE, PONG, SILENCE, frozen()], [PONG])
     asked(courier(script, "unix:/a,unix:/b", timeout=600.0))
     assert script.dialled == ["unix:/a", "unix:/b"]

@@ -34,14 +34,14 @@ def everything(queues: Any) -> list[Any]:
 # -- lost answers ---------------------------------------------------------------------------------------------------
 
 
-def test_a_message_whose_answer_was_lost_is_stored_once_and_is_no_duplicate(queues: Any, line: BadLine) -> None:
+def test_retry_of_a_publish_with_a_lost_answer_stores_once_and_reports_no_duplicate(queues: Any, line: BadLine) -> None:
     line.lose_answer(FrameKind.PUBLISH)
     stored = queues.publish("mail", "once")
     assert (stored.id, stored.duplicate, line.losses) == ("m-1", False, 1)
     assert everything(queues) == ["once"]
 
 
-def test_a_request_that_was_lost_is_asked_again(queues: Any, line: BadLine) -> None:
+def test_retry_repeats_a_publish_lease_or_ack_whose_request_was_lost(queues: Any, line: BadLine) -> None:
     line.lose_request(FrameKind.PUBLISH, FrameKind.LEASE, FrameKind.ACK)
     assert queues.publish("mail", "once").duplicate is False
     [delivery] = queues.lease("mail")
@@ -49,7 +49,7 @@ def test_a_request_that_was_lost_is_asked_again(queues: Any, line: BadLine) -> N
     assert (queues.counts("mail").done, line.losses) == (1, 3)
 
 
-def test_a_real_duplicate_is_told_also_after_a_loss(queues: Any, line: BadLine) -> None:
+def test_dedup_reports_a_real_duplicate_also_after_a_lost_answer(queues: Any, line: BadLine) -> None:
     queues.publish("mail", NewMessage(payload="first", deduplication_key="k"))
     line.lose_answer(FrameKind.PUBLISH)
     stored = queues.publish("mail", NewMessage(payload="second", deduplication_key="k"))
@@ -57,7 +57,7 @@ def test_a_real_duplicate_is_told_also_after_a_loss(queues: Any, line: BadLine) 
     assert everything(queues) == ["first"]
 
 
-def test_many_messages_with_losses_among_them_are_all_there_once_and_in_order(queues: Any, line: BadLine) -> None:
+def test_retry_of_publish_many_with_losses_stores_every_message_once_and_in_order(queues: Any, line: BadLine) -> None:
     for _ in range(5):
         line.lose_answer(FrameKind.PUBLISH)
         line.lose_request(FrameKind.PUBLISH)
@@ -67,7 +67,7 @@ def test_many_messages_with_losses_among_them_are_all_there_once_and_in_order(qu
     assert everything(queues) == list(range(3000))
 
 
-def test_settling_is_repeated_without_harm(queues: Any, line: BadLine) -> None:
+def test_retry_of_ack_nack_extend_and_release_with_lost_answers_applies_each_once(queues: Any, line: BadLine) -> None:
     queues.publish_many("mail", range(4))
     acked, nacked, extended, released = queues.lease("mail", 4)
     line.lose_answer(FrameKind.ACK, FrameKind.NACK, FrameKind.EXTEND, FrameKind.RELEASE)
@@ -79,7 +79,7 @@ def test_settling_is_repeated_without_harm(queues: Any, line: BadLine) -> None:
     assert (counts.done, counts.delayed, counts.leased, counts.ready, line.losses) == (1, 1, 1, 1, 4)
 
 
-def test_a_lease_whose_answer_was_lost_is_asked_again_and_the_lost_one_lapses(
+def test_retry_of_a_lease_with_a_lost_answer_gets_the_next_message_and_the_lost_lease_expires(
     queues: Any, line: BadLine, clock: ManualClock
 ) -> None:
     queues.publish_many("mail", ["lost", "found"])
@@ -92,7 +92,7 @@ def test_a_lease_whose_answer_was_lost_is_asked_again_and_the_lost_one_lapses(
     assert sorted(everything(queues)) == ["found", "lost"]
 
 
-def test_any_other_method_is_asked_again(queues: Any, line: BadLine) -> None:
+def test_retry_repeats_a_call_or_ping_with_a_lost_answer(queues: Any, line: BadLine) -> None:
     queues.publish("mail", 1)
     line.lose_answer(FrameKind.CALL, FrameKind.PING)
     assert queues.drop("mail", ["m-1"]) == [None]
@@ -103,7 +103,7 @@ def test_any_other_method_is_asked_again(queues: Any, line: BadLine) -> None:
 # -- lost servers ---------------------------------------------------------------------------------------------------
 
 
-def test_connections_cut_again_and_again_lose_and_double_nothing(server: RunningServer, connecting: Connect) -> None:
+def test_reconnect_after_repeated_cuts_loses_and_repeats_no_message(server: RunningServer, connecting: Connect) -> None:
     queues = connecting(server.unix, retries=100)
     over = threading.Event()
 
@@ -137,7 +137,7 @@ def pair(tmp_path: Path, clock: ManualClock) -> Iterator[list[RunningServer]]:
         server.stop()
 
 
-def test_a_server_that_comes_back_is_found_again(server: RunningServer, connecting: Connect) -> None:
+def test_reconnect_finds_a_restarted_server(server: RunningServer, connecting: Connect) -> None:
     queues = connecting(server.unix)
     queues.publish("mail", 1)
     server.stop()
@@ -146,7 +146,9 @@ def test_a_server_that_comes_back_is_found_again(server: RunningServer, connecti
     assert everything(queues) == [1, 2]
 
 
-def test_several_addresses_are_tried_in_turn(pair: list[RunningServer], connecting: Connect, tmp_path: Path) -> None:
+def test_reconnect_tries_several_addresses_in_turn(
+    pair: list[RunningServer], connecting: Connect, tmp_path: Path
+) -> None:
     one, two = pair
     queues = connecting(f"unix:{tmp_path / 'nobody.sock'},{one.unix},{two.tcp}", retries=1)
     queues.publish("mail", "one")
@@ -158,7 +160,9 @@ def test_several_addresses_are_tried_in_turn(pair: list[RunningServer], connecti
     assert everything(queues) == ["one"]
 
 
-def test_giving_up_names_every_address_and_says_why(server: RunningServer, connecting: Connect, tmp_path: Path) -> None:
+def test_unreachable_error_names_every_address_with_its_reason_and_hides_the_token(
+    server: RunningServer, connecting: Connect, tmp_path: Path
+) -> None:
     nobody = f"unix:{tmp_path / 'nobody.sock'}"
     with pytest.raises(Unreachable) as caught:
         connecting(f"{nobody},tcp://localhost:1?token=hush", retries=1)
@@ -170,7 +174,9 @@ def test_giving_up_names_every_address_and_says_why(server: RunningServer, conne
     assert "hush" not in text
 
 
-def test_what_was_confirmed_before_giving_up_is_told(server: RunningServer, connecting: Connect) -> None:
+def test_unreachable_error_of_publish_many_holds_the_receipts_confirmed_before(
+    server: RunningServer, connecting: Connect
+) -> None:
     queues = connecting(server.unix, retries=0)
 
     def messages() -> Iterator[int]:
@@ -188,13 +194,13 @@ def test_what_was_confirmed_before_giving_up_is_told(server: RunningServer, conn
     assert everything(connecting(server.unix))[: len(confirmed)] == list(range(len(confirmed)))
 
 
-def test_a_server_that_does_not_answer_in_time_is_unreachable(connecting: Connect) -> None:
+def test_unreachable_is_raised_when_a_server_does_not_answer_in_time(connecting: Connect) -> None:
     with socket.create_server(("localhost", 0)) as deaf, pytest.raises(Unreachable) as caught:
         connecting(f"tcp://localhost:{deaf.getsockname()[1]}", timeout=0.05, retries=0)
     assert "no answer within 0.05 seconds" in str(caught.value)
 
 
-def test_a_server_that_falls_silent_is_asked_again(
+def test_retry_repeats_a_request_to_a_server_that_falls_silent(
     server: RunningServer, connecting: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queues = connecting(server.unix, timeout=0.2, retries=50)
@@ -220,7 +226,7 @@ def test_a_server_that_falls_silent_is_asked_again(
     assert everything(queues) == [1]
 
 
-def test_an_answer_that_takes_several_reads_is_waited_for(
+def test_timeout_does_not_end_the_wait_for_an_answer_that_takes_several_reads(
     server: RunningServer, connecting: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocking_transport, "SOCKET_TIMEOUT_SECONDS", 0.05)
@@ -230,14 +236,14 @@ def test_an_answer_that_takes_several_reads_is_waited_for(
     assert queues.publish("mail", 1).duplicate is False
 
 
-def test_a_method_that_takes_long_is_waited_for_while_the_server_is_awake(
+def test_timeout_does_not_end_a_long_method_while_the_server_responds(
     server: RunningServer, connecting: Connect
 ) -> None:
     queues = connecting(server.unix, timeout=2, retries=0)
     assert queues.call("wait", seconds=4.2) == "waited"
 
 
-def test_an_id_of_ones_own_is_a_duplicate_also_where_the_server_had_hung_up(
+def test_dedup_by_a_given_message_id_is_reported_after_a_server_restart(
     server: RunningServer, connecting: Connect
 ) -> None:
     queues = connecting(server.unix)
@@ -247,7 +253,7 @@ def test_an_id_of_ones_own_is_a_duplicate_also_where_the_server_had_hung_up(
     assert queues.publish("mail", NewMessage(payload=1, id="mine")).duplicate
 
 
-def test_a_closed_client_says_so(server: RunningServer, connecting: Connect) -> None:
+def test_closed_client_raises_unreachable_with_the_reason(server: RunningServer, connecting: Connect) -> None:
     queues = connecting(server.unix)
     queues.close()
     with pytest.raises(Unreachable, match="closed"):
@@ -264,13 +270,15 @@ def guarded(tmp_path: Path) -> Iterator[RunningServer]:
     server.stop()
 
 
-def test_a_wrong_token_is_not_tried_twice(guarded: RunningServer, connecting: Connect) -> None:
+def test_token_that_is_wrong_or_missing_is_not_retried(guarded: RunningServer, connecting: Connect) -> None:
     for options in ({}, {"token": "open"}):
         with pytest.raises(NotAllowed):
             connecting(guarded.tcp, retries=10_000, **options)
 
 
-def test_the_right_token_opens(guarded: RunningServer, connecting: Connect) -> None:
+def test_token_that_is_right_is_accepted_as_option_or_in_the_address(
+    guarded: RunningServer, connecting: Connect
+) -> None:
     assert connecting(guarded.tcp, token="sesame").publish("mail", 1).id == "m-1"
     assert connecting(f"{guarded.tcp}?token=sesame", ids=CountingIds("n")).publish("mail", 1).id == "n-1"
     assert connecting(guarded.unix, ids=CountingIds("o")).publish("mail", 1).id == "o-1"

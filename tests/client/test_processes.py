@@ -17,12 +17,12 @@ from yirangmq.client.connect import connect
 pytestmark = pytest.mark.process
 
 
-def test_a_client_may_be_there_before_its_server(daemon: Daemon) -> None:
+def test_reconnect_lets_a_client_start_before_its_server(daemon: Daemon) -> None:
     with connect(daemon.address, retries=100) as client:
         assert client.publish("mail", 1).duplicate is False
 
 
-def test_a_server_killed_again_and_again_in_the_middle_of_many_loses_and_doubles_nothing(daemon: Daemon) -> None:
+def test_reconnect_during_publish_many_to_a_server_killed_repeatedly_loses_and_repeats_nothing(daemon: Daemon) -> None:
     kills = 0
 
     def messages() -> Iterator[int]:
@@ -45,7 +45,7 @@ def test_a_server_killed_again_and_again_in_the_middle_of_many_loses_and_doubles
     assert got == list(range(4000))
 
 
-def test_a_consumer_goes_on_with_the_next_server(daemon: Daemon) -> None:
+def test_reconnect_of_a_subscription_continues_with_the_restarted_server(daemon: Daemon) -> None:
     with connect(daemon.address, retries=100) as client:
         client.set_policy("mail", {"visibilityTimeoutSec": 1, "retry": {"limit": 1000, "initialDelaySec": 0.01}})
         client.publish_many("mail", range(300))
@@ -66,7 +66,7 @@ def test_a_consumer_goes_on_with_the_next_server(daemon: Daemon) -> None:
         assert client.counts("mail").done == 300
 
 
-def test_a_server_that_stops_in_good_order_is_waited_for(daemon: Daemon) -> None:
+def test_reconnect_waits_for_a_server_that_was_shut_down_in_order(daemon: Daemon) -> None:
     with connect(daemon.address, retries=100) as client:
         client.publish("mail", 1)
         daemon.stop()
@@ -76,7 +76,7 @@ def test_a_server_that_stops_in_good_order_is_waited_for(daemon: Daemon) -> None
         assert [delivery.value() for delivery in client.lease("mail", wait=PATIENCE)] == [1]
 
 
-def test_a_forked_child_has_a_connection_of_its_own(daemon: Daemon) -> None:
+def test_fork_gives_the_child_process_its_own_connection(daemon: Daemon) -> None:
     program = """if True:
         import os, sys, yirangmq
         client = yirangmq.connect(sys.argv[1], retries=100)
@@ -99,7 +99,7 @@ def test_a_forked_child_has_a_connection_of_its_own(daemon: Daemon) -> None:
     assert (done.stderr, done.stdout) == ("", "102 1\n")
 
 
-def test_a_program_that_imports_us_pays_for_what_it_uses() -> None:
+def test_import_of_yirangmq_loads_no_heavy_modules() -> None:
     heavy = "{'asyncio', 'ssl', 'socket', 'yirangmq.client', 'yirangmq.broker'}"
     program = f"import sys, yirangmq; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

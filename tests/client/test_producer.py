@@ -42,7 +42,7 @@ def there(queues: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("window", [1, 3, 64])
-def test_what_was_sent_is_there_in_its_order_once_settled(queues: Any, window: int) -> None:
+def test_producer_settle_means_all_sent_messages_are_stored_in_order(queues: Any, window: int) -> None:
     out = Out(queues, window)
     ids = [out.send(number) for number in range(100)]
     out.settle()
@@ -53,7 +53,7 @@ def test_what_was_sent_is_there_in_its_order_once_settled(queues: Any, window: i
     assert len(set(ids)) == 101
 
 
-def test_receipts_are_told_in_order(queues: Any) -> None:
+def test_producer_callback_gets_the_receipts_in_order(queues: Any) -> None:
     told: list[AddResult] = []
     out = Out(queues, 4, told=told.append)
     ids = [out.send(number) for number in range(20)]
@@ -62,7 +62,7 @@ def test_receipts_are_told_in_order(queues: Any) -> None:
     assert not any(receipt.duplicate for receipt in told)
 
 
-def test_after_the_end_nothing_more_is_sent(queues: Any) -> None:
+def test_producer_refuses_to_send_after_close(queues: Any) -> None:
     out = Out(queues)
     out.send(1)
     out.close()
@@ -73,12 +73,12 @@ def test_after_the_end_nothing_more_is_sent(queues: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [("no queue!",), ("mail", 0), ("mail", 10**9)])
-def test_bad_terms_are_refused(queues: Any, given: tuple[Any, ...]) -> None:
+def test_producer_refuses_a_bad_queue_name_or_window(queues: Any, given: tuple[Any, ...]) -> None:
     with pytest.raises(BadInput):
         queues.sender(*given)
 
 
-def test_a_message_that_cannot_be_one_is_refused_at_once(queues: Any) -> None:
+def test_producer_refuses_an_invalid_message_at_once_and_continues(queues: Any) -> None:
     out = Out(queues)
     out.send(1)
     with pytest.raises(BadInput):
@@ -88,7 +88,7 @@ def test_a_message_that_cannot_be_one_is_refused_at_once(queues: Any) -> None:
     assert queues.counts("mail").ready == 2
 
 
-def test_every_refusal_is_told_and_what_raised_it_was_not_sent(queues: Any) -> None:
+def test_producer_reports_every_refused_message_and_the_call_that_raised_sends_nothing(queues: Any) -> None:
     queues.set_policy("mail", {"quota": {"maxMessages": 3}})
     told: list[AddResult] = []
     out = Out(queues, 2, told=told.append)
@@ -112,7 +112,7 @@ def test_every_refusal_is_told_and_what_raised_it_was_not_sent(queues: Any) -> N
     assert len(sent) + unsent == 20
 
 
-def test_a_refusal_is_heard_of_by_the_next_call_where_there_was_time(client: Any) -> None:
+def test_producer_raises_a_refusal_in_a_later_send_before_settle(client: Any) -> None:
     """Also where nobody waits for answers, and far from the end of the window."""
     client.set_policy("mail", {"quota": {"maxMessages": 1}})
     out = Out(client)
@@ -131,7 +131,7 @@ def test_a_refusal_is_heard_of_by_the_next_call_where_there_was_time(client: Any
         out.settle()
 
 
-def test_whoever_is_told_may_send(queues: Any) -> None:
+def test_producer_callback_may_send(queues: Any) -> None:
     if isinstance(queues, InLoop):
         pytest.skip("its coroutines are run from outside of the loop")
     told: list[AddResult] = []
@@ -147,13 +147,15 @@ def test_whoever_is_told_may_send(queues: Any) -> None:
     assert queues.counts("mail").ready == 5
 
 
-def test_what_is_told_to_nobody_is_refused(queues: Any) -> None:
+def test_producer_refuses_a_callback_that_is_not_callable(queues: Any) -> None:
     with pytest.raises(BadInput, match="told"):
         queues.sender("mail", told=5)
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
-def test_what_goes_wrong_inside_is_what_went_wrong(server: RunningServer, error: type[BaseException]) -> None:
+def test_producer_context_exit_raises_the_error_of_the_block_though_the_server_is_gone_and_closes(
+    server: RunningServer, error: type[BaseException]
+) -> None:
     with FACES["blocking"](server.unix, retries=0, timeout=1) as queues:
         sender = queues.sender("mail")
 
@@ -170,7 +172,7 @@ def test_what_goes_wrong_inside_is_what_went_wrong(server: RunningServer, error:
         server.start()
 
 
-def test_a_cancelled_wait_costs_the_next_one_nothing(server: RunningServer) -> None:
+def test_producer_settle_is_not_delayed_by_earlier_cancelled_settles(server: RunningServer) -> None:
     async def scenario() -> tuple[float, int]:
         async with connect_async(server.unix, timeout=PATIENCE) as queues, queues.sender("mail") as sender:
             await sender.send(1)
@@ -191,7 +193,7 @@ def test_a_cancelled_wait_costs_the_next_one_nothing(server: RunningServer) -> N
     assert ready == 21
 
 
-def test_a_child_has_to_make_its_own(server: RunningServer) -> None:
+def test_producer_is_refused_in_a_forked_child(server: RunningServer) -> None:
     with FACES["blocking"](server.unix) as queues, queues.sender("mail") as sender:
         sender.send(1)
         child = os.fork()
@@ -257,7 +259,7 @@ class HandingOver:
 
 
 @pytest.mark.parametrize("is_slow", [False, True])
-def test_who_is_turned_away_sends_again_elsewhere_in_order(connecting: Connect, is_slow: bool) -> None:
+def test_producer_sends_again_in_order_elsewhere_after_a_not_active_answer(connecting: Connect, is_slow: bool) -> None:
     """``is_slow``: the server hears of each message before the next one is sent."""
     server = HandingOver()
     told: list[AddResult] = []
@@ -274,7 +276,7 @@ def test_who_is_turned_away_sends_again_elsewhere_in_order(connecting: Connect, 
     server.close()
 
 
-def test_leaving_the_client_waits_for_what_was_sent(server: RunningServer, connecting: Connect) -> None:
+def test_producer_messages_are_stored_when_the_client_closes(server: RunningServer, connecting: Connect) -> None:
     with FACES["blocking"](server.unix) as queues:
         sender = queues.sender("mail")
         for number in range(50):
@@ -283,7 +285,9 @@ def test_leaving_the_client_waits_for_what_was_sent(server: RunningServer, conne
 
 
 @pytest.mark.parametrize("lose", ["lose_answer", "lose_request"])
-def test_a_lost_connection_neither_loses_nor_doubles_anything(line: BadLine, connecting: Connect, lose: str) -> None:
+def test_producer_loses_and_repeats_nothing_when_answers_or_requests_are_lost(
+    line: BadLine, connecting: Connect, lose: str
+) -> None:
     client = connecting(line.address)
     told: list[AddResult] = []
     out = Out(client, 8, told=told.append)
@@ -297,7 +301,7 @@ def test_a_lost_connection_neither_loses_nor_doubles_anything(line: BadLine, con
     assert not any(receipt.duplicate for receipt in told)
 
 
-def test_it_outlives_its_server(client: Any, server: RunningServer) -> None:
+def test_producer_continues_after_a_server_restart(client: Any, server: RunningServer) -> None:
     out = Out(client)
     ids = [out.send(number) for number in range(5)]
     out.settle()
@@ -308,7 +312,7 @@ def test_it_outlives_its_server(client: Any, server: RunningServer) -> None:
     assert there(client) == ids
 
 
-def test_where_nobody_answers_any_more_that_is_said_and_what_was_sent_is_not_forgotten(
+def test_producer_raises_unreachable_and_keeps_unconfirmed_messages_for_a_later_settle(
     server: RunningServer, connecting: Connect
 ) -> None:
     client = connecting(server.unix, retries=1, timeout=1)
@@ -325,7 +329,7 @@ def test_where_nobody_answers_any_more_that_is_said_and_what_was_sent_is_not_for
     assert len(found) == len(set(found))
 
 
-def test_only_so_many_bytes_are_on_their_way(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producer_limits_the_bytes_in_flight(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender_module, "MAX_UNANSWERED_BYTES", 3000)
     out = Out(client)
     core = getattr(out._it, "_core", out._it)

@@ -35,7 +35,7 @@ def delivered(number: int, *leases: str) -> bytes:
     return calls.frame(FrameKind.DELIVER, number, calls.Deliver("q", messages))
 
 
-def test_answers_find_who_asked_in_whatever_order_they_come() -> None:
+def test_session_assigns_answers_to_their_requests_in_any_order() -> None:
     talk = ClientSession()
     first, second = asked(talk), asked(talk)
     answers = [calls.frame(FrameKind.RESULT, slot.number, calls.Result(slot.number)) for slot in (second, first)]
@@ -45,7 +45,7 @@ def test_answers_find_who_asked_in_whatever_order_they_come() -> None:
         assert slot.reply.wanted(FrameKind.RESULT).value == slot.number
 
 
-def test_bytes_may_come_in_any_pieces() -> None:
+def test_session_accepts_bytes_split_anywhere() -> None:
     data = calls.frame(FrameKind.PONG, 1, PING) + calls.frame(FrameKind.RESULT, 2, calls.Result({"a": [1, "b"]}))
     for at in range(len(data) + 1):
         talk = ClientSession()
@@ -55,7 +55,7 @@ def test_bytes_may_come_in_any_pieces() -> None:
         assert slots[1].reply.value == calls.Result({"a": [1, "b"]})
 
 
-def test_what_is_pushed_waits_in_the_stream_in_its_order() -> None:
+def test_session_queues_pushed_messages_in_their_stream_in_order() -> None:
     talk, stream = ClientSession(), QueueInbox()
     number, data = talk.subscribe(stream, calls.Subscribe("q", 9))
     [frame] = FrameReader().feed(bytes(data))
@@ -64,7 +64,7 @@ def test_what_is_pushed_waits_in_the_stream_in_its_order() -> None:
     assert [push.messages[0].lease for push in stream.entries] == ["1-1", "2-1"]
 
 
-def test_a_refused_subscription_is_over() -> None:
+def test_session_ends_a_refused_subscription_with_its_error() -> None:
     talk, stream = ClientSession(), QueueInbox()
     number, _ = talk.subscribe(stream, calls.Subscribe("q", 9))
     hear(talk, calls.frame(FrameKind.ERROR, number, calls.ErrorBody("bad_input", "no", "credit")))
@@ -72,7 +72,7 @@ def test_a_refused_subscription_is_over() -> None:
     assert isinstance(stream.error, BadInput)
 
 
-def test_messages_for_somebody_who_no_longer_waits_are_given_back() -> None:
+def test_session_releases_messages_of_a_lease_request_that_was_abandoned() -> None:
     talk = ClientSession()
     slot = asked(talk, FrameKind.LEASE)
     talk.abandon(slot)
@@ -83,7 +83,7 @@ def test_messages_for_somebody_who_no_longer_waits_are_given_back() -> None:
     assert calls.read(frame.kind, frame.body).leases == ["1-1", "2-1"]
 
 
-def test_an_empty_or_late_answer_to_nobody_is_passed_over() -> None:
+def test_session_ignores_an_empty_or_late_answer_to_an_abandoned_request() -> None:
     talk = ClientSession()
     lease, ping = asked(talk, FrameKind.LEASE), asked(talk)
     talk.abandon(lease)
@@ -91,7 +91,7 @@ def test_an_empty_or_late_answer_to_nobody_is_passed_over() -> None:
     assert hear(talk, delivered(lease.number) + calls.frame(FrameKind.PONG, ping.number, PING)) == ([], b"")
 
 
-def test_a_number_in_use_is_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_does_not_reuse_a_request_number_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "MAX_REQUEST_NUMBER", 4)
     talk = ClientSession()
     talk.subscribe(QueueInbox(), calls.Subscribe("q", 9))
@@ -105,7 +105,7 @@ def test_a_number_in_use_is_not_given_again(monkeypatch: pytest.MonkeyPatch) -> 
         talk.abandon(slot)
 
 
-def test_an_error_that_answers_nothing_ends_the_conversation() -> None:
+def test_session_ends_at_an_error_frame_without_a_request() -> None:
     talk = ClientSession()
     slot = asked(talk)
     with pytest.raises(ConnectionLost) as caught:
@@ -116,7 +116,7 @@ def test_an_error_that_answers_nothing_ends_the_conversation() -> None:
     assert isinstance(talk.failure, NotAllowed)
 
 
-def test_a_server_that_says_goodbye_is_lost_and_may_come_back() -> None:
+def test_session_ends_as_unavailable_at_a_bye_frame() -> None:
     talk = ClientSession()
     with pytest.raises(ConnectionLost) as caught:
         hear(talk, calls.frame(FrameKind.BYE, 0, PING))
@@ -127,14 +127,14 @@ def test_a_server_that_says_goodbye_is_lost_and_may_come_back() -> None:
     "rubbish",
     [b"HTTP/1.1 400 Bad Request\r\n", b"\xff" * 40, calls.frame(FrameKind.PONG, 1, calls.Result(1))[:-1] + b"\xc1"],
 )
-def test_rubbish_ends_the_conversation(rubbish: bytes) -> None:
+def test_session_ends_at_malformed_bytes(rubbish: bytes) -> None:
     talk = ClientSession()
     asked(talk)
     with pytest.raises(ConnectionLost):
         hear(talk, rubbish)
 
 
-def test_what_the_server_would_not_take_is_not_sent() -> None:
+def test_session_does_not_send_a_frame_larger_than_the_server_accepts() -> None:
     talk = ClientSession()
     talk.max_frame = 100
     with pytest.raises(TooLarge):
@@ -145,13 +145,13 @@ def test_what_the_server_would_not_take_is_not_sent() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), 2**70, {1: {2: object()}}])
-def test_what_cannot_be_said_is_bad_input(value: object) -> None:
+def test_session_refuses_values_that_cannot_be_encoded(value: object) -> None:
     with pytest.raises(BadInput) as caught:
         ClientSession().request(FrameKind.CALL, calls.Call("peek", {"queue": value}))
     assert caught.value.field == "values"
 
 
-def test_an_answer_of_the_wrong_kind_is_an_error_and_an_error_is_raised() -> None:
+def test_session_raises_for_an_answer_of_the_wrong_kind_and_for_an_error_answer() -> None:
     talk = ClientSession()
     slot, other = asked(talk), asked(talk)
     hear(talk, calls.frame(FrameKind.PONG, slot.number, PING))
@@ -165,7 +165,7 @@ def test_an_answer_of_the_wrong_kind_is_an_error_and_an_error_is_raised() -> Non
 
 
 @given(st.lists(st.binary(max_size=60), max_size=5), st.integers(0, 19), st.integers(0, 4))
-def test_whatever_a_server_says_it_is_heard_or_lost(bodies: list[bytes], kind: int, number: int) -> None:
+def test_session_fed_any_bytes_processes_them_or_raises_lost(bodies: list[bytes], kind: int, number: int) -> None:
     talk = ClientSession()
     asked(talk)
     talk.subscribe(QueueInbox(), calls.Subscribe("q", 9))

@@ -29,7 +29,7 @@ def together(work: Callable[[int], Any], count: int = 16) -> list[Any]:
 # -- threads --------------------------------------------------------------------------------------------------------
 
 
-def test_every_thread_gets_its_own_answers(client: Client) -> None:
+def test_shared_client_gives_every_thread_its_own_answers(client: Client) -> None:
     def work(number: int) -> list[Any]:
         for n in range(20):
             client.publish(f"q{number}", [number, n])
@@ -38,7 +38,7 @@ def test_every_thread_gets_its_own_answers(client: Client) -> None:
     assert together(work) == [[[number, n] for n in range(20)] for number in range(16)]
 
 
-def test_a_thread_that_waits_holds_nobody_up(client: Client) -> None:
+def test_shared_client_is_not_blocked_by_a_thread_that_waits_for_a_lease(client: Client) -> None:
     with ThreadPoolExecutor(4) as threads:
         waiting = [threads.submit(client.lease, "mail", wait=PATIENCE) for _ in range(4)]
         assert client.ping() < SOON
@@ -48,7 +48,7 @@ def test_a_thread_that_waits_holds_nobody_up(client: Client) -> None:
     assert sorted(got) == [0, 1, 2, 3]
 
 
-def test_threads_share_a_subscription_and_each_message_is_one_of_theirs(client: Client) -> None:
+def test_shared_subscription_delivers_each_message_to_one_of_its_threads(client: Client) -> None:
     client.publish_many("mail", range(2000))
     with client.subscribe("mail", 100, idle=SILENCE) as subscription:
 
@@ -64,7 +64,7 @@ def test_threads_share_a_subscription_and_each_message_is_one_of_theirs(client: 
     assert client.counts("mail").done == 2000
 
 
-def test_closing_a_subscription_ends_the_loop_that_waits_on_it(client: Client) -> None:
+def test_subscription_close_ends_the_loop_that_waits_on_it(client: Client) -> None:
     subscription = client.subscribe("mail")
     client.publish("mail", 1)
     first = threading.Event()
@@ -83,7 +83,7 @@ def test_closing_a_subscription_ends_the_loop_that_waits_on_it(client: Client) -
     assert (got, thread.is_alive()) == ([1], False)
 
 
-def test_closing_a_client_ends_every_wait(server: RunningServer) -> None:
+def test_client_close_ends_every_waiting_lease_request(server: RunningServer) -> None:
     client = connect(server.unix)
     with ThreadPoolExecutor(3) as threads:
         waiting = [threads.submit(client.lease, "mail", wait=PATIENCE) for _ in range(3)]
@@ -93,7 +93,7 @@ def test_closing_a_client_ends_every_wait(server: RunningServer) -> None:
             assert isinstance(one.exception(SOON), Exception)
 
 
-def test_a_server_that_is_not_read_from_does_not_stop_who_writes(client: Client) -> None:
+def test_backpressure_of_unread_pushes_does_not_block_publishing(client: Client) -> None:
     """More is pushed than the sockets hold, nobody reads it, and more is published than they hold."""
     payload = b"x" * 100_000
     client.publish_many("mail", [payload] * 60)
@@ -106,7 +106,7 @@ def test_a_server_that_is_not_read_from_does_not_stop_who_writes(client: Client)
 # -- tasks ----------------------------------------------------------------------------------------------------------
 
 
-def test_any_number_of_tasks_ask_on_one_connection(server: RunningServer) -> None:
+def test_shared_async_client_serves_all_tasks_on_one_connection(server: RunningServer) -> None:
     async def scenario() -> None:
         async with connect_async(server.unix) as client:
             stored = await asyncio.gather(*(client.publish("mail", n) for n in range(300)))
@@ -118,7 +118,7 @@ def test_any_number_of_tasks_ask_on_one_connection(server: RunningServer) -> Non
     asyncio.run(scenario())
 
 
-def test_a_cancelled_lease_takes_nothing_with_it(server: RunningServer) -> None:
+def test_lease_request_that_was_cancelled_takes_no_message(server: RunningServer) -> None:
     async def scenario() -> None:
         async with connect_async(server.unix) as client:
             waiting = asyncio.create_task(client.lease("mail", wait=PATIENCE))
@@ -132,7 +132,7 @@ def test_a_cancelled_lease_takes_nothing_with_it(server: RunningServer) -> None:
     asyncio.run(scenario())
 
 
-def test_a_loop_over_a_subscription_and_the_verbs_run_side_by_side(server: RunningServer) -> None:
+def test_subscription_loop_runs_concurrently_with_other_calls(server: RunningServer) -> None:
     async def scenario() -> None:
         client = await connect_async(server.tcp)
         async with client, client.subscribe("mail", 10) as subscription:
@@ -149,7 +149,7 @@ def test_a_loop_over_a_subscription_and_the_verbs_run_side_by_side(server: Runni
     asyncio.run(scenario())
 
 
-def test_tasks_share_a_subscription(server: RunningServer) -> None:
+def test_shared_subscription_delivers_each_message_to_one_of_its_tasks(server: RunningServer) -> None:
     async def work(subscription: Any) -> list[Any]:
         got = []
         async for delivery in subscription:
@@ -168,7 +168,9 @@ def test_tasks_share_a_subscription(server: RunningServer) -> None:
     asyncio.run(scenario())
 
 
-def test_batches_come_as_they_were_sent(server: RunningServer, client: Client) -> None:
+def test_subscription_batches_contain_all_messages_and_respect_the_credit(
+    server: RunningServer, client: Client
+) -> None:
     async def scenario() -> list[int]:
         async with connect_async(server.unix) as other, other.subscribe("mail", 30, idle=SILENCE) as subscription:
             sizes = []

@@ -50,7 +50,7 @@ def settled(pushed: Pushed, delivery: Any) -> None:
     pushed.settle()
 
 
-def test_messages_are_pushed_as_they_come(queues: Any) -> None:
+def test_subscription_pushes_messages_as_they_are_published(queues: Any) -> None:
     queues.publish_many("mail", range(5))
     pushed = Pushed(queues)
     assert values(pushed.take(5)) == [0, 1, 2, 3, 4]
@@ -58,11 +58,11 @@ def test_messages_are_pushed_as_they_come(queues: Any) -> None:
     assert values(pushed.take(1)) == [5]
 
 
-def test_it_ends_when_nothing_came_for_a_while(queues: Any) -> None:
+def test_subscription_ends_after_its_idle_time(queues: Any) -> None:
     assert Pushed(queues, idle=QUIET).next() is None
 
 
-def test_no_more_are_in_hand_than_the_credit_says(queues: Any) -> None:
+def test_credit_window_limits_the_unsettled_messages_of_a_subscription(queues: Any) -> None:
     queues.publish_many("mail", range(20))
     pushed = Pushed(queues, 5)
     first = pushed.take(5)
@@ -77,7 +77,7 @@ def test_no_more_are_in_hand_than_the_credit_says(queues: Any) -> None:
     assert queues.counts("mail").leased == 5
 
 
-def test_a_lapsed_lease_gives_its_credit_back(queues: Any, clock: ManualClock) -> None:
+def test_credit_window_regains_the_credit_of_an_expired_lease(queues: Any, clock: ManualClock) -> None:
     queues.publish_many("mail", range(5))
     pushed = Pushed(queues, 2, lease_seconds=10)
     assert values(pushed.take(2)) == [0, 1]
@@ -86,7 +86,7 @@ def test_a_lapsed_lease_gives_its_credit_back(queues: Any, clock: ManualClock) -
     assert values(pushed.take(2)) == [2, 3]
 
 
-def test_an_extended_lease_keeps_its_credit(queues: Any, clock: ManualClock) -> None:
+def test_credit_window_keeps_the_credit_of_an_extended_lease_in_use(queues: Any, clock: ManualClock) -> None:
     queues.publish_many("mail", range(5))
     pushed = Pushed(queues, 2, lease_seconds=10)
     first = pushed.take(2)[0]
@@ -96,7 +96,7 @@ def test_an_extended_lease_keeps_its_credit(queues: Any, clock: ManualClock) -> 
     assert values(pushed.take(1)) == [2]
 
 
-def test_what_is_in_hand_counts_on_the_next_connection_too(client: Any, server: RunningServer) -> None:
+def test_credit_window_counts_unsettled_messages_on_the_next_connection_too(client: Any, server: RunningServer) -> None:
     client.publish_many("mail", range(20))
     pushed = Pushed(client, 5)
     first = pushed.take(5)
@@ -107,7 +107,7 @@ def test_what_is_in_hand_counts_on_the_next_connection_too(client: Any, server: 
     assert client.counts("mail").leased == 5
 
 
-def test_a_subscription_outlives_its_server(client: Any, server: RunningServer) -> None:
+def test_subscription_continues_after_a_server_restart(client: Any, server: RunningServer) -> None:
     client.publish_many("mail", [1, 2])
     pushed = Pushed(client)
     client.ack_many(leases(pushed.take(2)))
@@ -117,7 +117,7 @@ def test_a_subscription_outlives_its_server(client: Any, server: RunningServer) 
     assert values(pushed.take(1)) == [3]
 
 
-def test_acks_without_waiting_are_all_on_disk_when_settled(queues: Any) -> None:
+def test_ack_nowait_is_durable_for_all_messages_after_settle(queues: Any) -> None:
     queues.publish_many("mail", range(500))
     pushed = Pushed(queues, 50)
     count = 0
@@ -135,7 +135,7 @@ def test_acks_without_waiting_are_all_on_disk_when_settled(queues: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["lose_answer", "lose_request"])
-def test_acks_that_were_lost_are_said_again_and_give_their_credit_back(
+def test_ack_nowait_that_was_lost_is_repeated_and_returns_its_credit(
     line: BadLine, connecting: Connect, how: str
 ) -> None:
     queues = connecting(line.address)
@@ -151,7 +151,7 @@ def test_acks_that_were_lost_are_said_again_and_give_their_credit_back(
     assert (queues.counts("mail").done, line.losses) == (10, 1)
 
 
-def test_a_refused_ack_is_raised_when_settled(queues: Any, clock: ManualClock) -> None:
+def test_ack_nowait_of_an_expired_lease_raises_at_settle(queues: Any, clock: ManualClock) -> None:
     queues.publish_many("mail", [1, 2])
     pushed = Pushed(queues, lease_seconds=10)
     [first, second] = pushed.take(2)
@@ -163,7 +163,7 @@ def test_a_refused_ack_is_raised_when_settled(queues: Any, clock: ManualClock) -
     pushed.settle()
 
 
-def test_closing_gives_back_what_was_not_taken(queues: Any) -> None:
+def test_subscription_close_releases_messages_not_taken(queues: Any) -> None:
     queues.publish_many("mail", range(10))
     pushed = Pushed(queues, 8)
     kept = pushed.next(PATIENCE)
@@ -176,7 +176,7 @@ def test_closing_gives_back_what_was_not_taken(queues: Any) -> None:
     pushed.close()
 
 
-def test_closing_a_client_closes_its_subscriptions(server: RunningServer, connecting: Connect) -> None:
+def test_client_close_closes_its_subscriptions(server: RunningServer, connecting: Connect) -> None:
     queues = connecting(server.unix)
     queues.publish_many("mail", range(10))
     Pushed(queues).next(PATIENCE)
@@ -184,7 +184,7 @@ def test_closing_a_client_closes_its_subscriptions(server: RunningServer, connec
     assert connecting(server.unix).counts("mail").ready == 9
 
 
-def test_deliveries_know_the_policy_they_are_under_also_after_it_changed(queues: Any) -> None:
+def test_delivery_carries_the_policy_in_force_also_after_a_change(queues: Any) -> None:
     queues.publish("mail", 1)
     pushed = Pushed(queues)
     [first] = pushed.take(1)
@@ -194,7 +194,7 @@ def test_deliveries_know_the_policy_they_are_under_also_after_it_changed(queues:
     assert [one.policy["visibilityTimeoutSec"] for one in (first, second)] == [30, 99]
 
 
-def test_a_refused_subscription_is_raised_where_messages_are_awaited(client: Any) -> None:
+def test_subscription_that_the_server_refuses_raises_at_the_next_message(client: Any) -> None:
     *several, last = [Pushed(client) for _ in range(65)]
     for one in several:
         assert one.next(0.001) is None
@@ -212,13 +212,15 @@ def test_a_refused_subscription_is_raised_where_messages_are_awaited(client: Any
         ("consumerId", {"consumer": "a b"}),
     ],
 )
-def test_bad_input_is_named_at_once(queues: Any, field: str, named: dict[str, Any]) -> None:
+def test_subscription_options_that_are_invalid_are_refused_by_name_at_once(
+    queues: Any, field: str, named: dict[str, Any]
+) -> None:
     with pytest.raises(BadInput) as caught:
         queues.subscribe("mail", **named)
     assert caught.value.field == field
 
 
-def test_a_server_that_pushes_nothing_is_asked_whether_it_is_there(
+def test_keep_alive_ping_is_sent_while_a_server_pushes_nothing(
     line: BadLine, connecting: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("yirangmq.client.subscription.LISTEN_SECONDS", 0.01)
@@ -227,7 +229,9 @@ def test_a_server_that_pushes_nothing_is_asked_whether_it_is_there(
         assert pushed.next(QUIET) is None
 
 
-def test_a_long_wait_is_asked_for_in_parts(line: BadLine, connecting: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_request_with_a_long_wait_is_sent_in_parts(
+    line: BadLine, connecting: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("yirangmq.client.async_client.MAX_POLL_SECONDS", 0.01)
     client = connecting(line.address)
     assert client.lease("mail", wait=QUIET) == []

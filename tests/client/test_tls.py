@@ -26,7 +26,7 @@ def ca(tmp_path: Path) -> Path:
     return certificate(tmp_path)[0]
 
 
-def test_messages_large_and_small_go_through(secret: RunningServer, connecting: Connect, ca: Path) -> None:
+def test_tls_carries_large_and_small_messages(secret: RunningServer, connecting: Connect, ca: Path) -> None:
     queues = connecting(f"{secret.tcp}?ca={ca}&token=sesame")
     payloads = [b"", b"small", bytes(range(256)) * 4000, b"last"]
     queues.publish_many("mail", payloads)
@@ -87,14 +87,14 @@ def test_tls_certificate_without_its_key_is_refused(secret: RunningServer, conne
         connecting(secret.tcp, token="sesame", ca=str(ca), cert=str(ca))
 
 
-def test_the_token_is_wanted_here_too(secret: RunningServer, connecting: Connect, ca: Path) -> None:
+def test_token_is_required_over_tls_too(secret: RunningServer, connecting: Connect, ca: Path) -> None:
     with pytest.raises(NotAllowed, match=r"\?token=TOKEN"):
         connecting(f"{secret.tcp}?ca={ca}")
     with pytest.raises(NotAllowed, match="not the token of this server"):
         connecting(f"{secret.tcp}?ca={ca}&token=guess")
 
 
-def test_threads_write_and_read_at_once(secret: RunningServer, ca: Path) -> None:
+def test_tls_connection_is_written_and_read_by_several_threads_at_once(secret: RunningServer, ca: Path) -> None:
     with connect(f"{secret.tcp}?ca={ca}", token="sesame") as client:
         threads = [
             threading.Thread(target=lambda n=n: client.publish_many(f"q{n}", [b"x" * 5000] * 300)) for n in range(4)

@@ -39,7 +39,7 @@ def _members(one: tuple[int, str, int] | int) -> tuple[int, int, int, str, None,
     return sequence, number, 0, topic, None, {}, b""
 
 
-def test_in_order_without_a_filter() -> None:
+def test_gap_detection_without_a_filter_passes_records_in_order() -> None:
     desk = Desk(is_all=True)
     assert desk.take(1, 2, 3) == [1, 2, 3]
     assert desk.take(4) == [4]
@@ -47,7 +47,7 @@ def test_in_order_without_a_filter() -> None:
     assert (desk.tracker.last, desk.tracker.reached, desk.tracker.needed, desk.told) == (4, 4, None, [])
 
 
-def test_duplicates_are_dropped() -> None:
+def test_duplicate_records_are_dropped_and_counted() -> None:
     desk = Desk(is_all=True)
     assert desk.take(1, 2) == [1, 2]
     assert desk.take(2, 3) == [3]
@@ -55,7 +55,7 @@ def test_duplicates_are_dropped() -> None:
     assert (desk.tracker.duplicates, desk.tracker.needed) == (2, None)
 
 
-def test_a_hole_stops_everything_until_it_comes_again() -> None:
+def test_gap_detection_withholds_later_records_until_the_missing_record_is_resent() -> None:
     desk = Desk(is_all=True)
     assert desk.take(1, 2, 4, 5) == [1, 2]
     assert desk.tracker.needed == 2
@@ -70,7 +70,7 @@ def test_a_hole_stops_everything_until_it_comes_again() -> None:
     assert desk.tracker.reached == 6
 
 
-def test_a_recovery_for_another_reason_is_not_the_one_asked_for() -> None:
+def test_gap_recovery_that_starts_after_the_gap_is_not_taken_for_the_requested_recovery() -> None:
     desk = Desk(is_all=True)
     assert desk.take(1, 3) == [1]
     desk.response(4)
@@ -79,7 +79,7 @@ def test_a_recovery_for_another_reason_is_not_the_one_asked_for() -> None:
     assert desk.take(2, 3, 4) == [2, 3, 4]
 
 
-def test_told_gaps_are_no_holes_and_told_once() -> None:
+def test_gap_announced_by_the_server_needs_no_recovery_and_is_reported_once_as_lost() -> None:
     desk = Desk(is_all=True, gaps=[(3, 5), (6, 7)])
     assert desk.take(1, 2, 8) == [1, 2, 8]
     assert desk.take(10) == []
@@ -92,7 +92,7 @@ def test_told_gaps_are_no_holes_and_told_once() -> None:
     ]
 
 
-def test_with_a_filter_each_topic_counts_by_itself() -> None:
+def test_gap_detection_with_a_filter_uses_the_sequence_of_each_topic() -> None:
     desk = Desk(is_all=False)
     assert desk.take((5, "a", 3), (9, "b", 1), (11, "a", 4)) == [5, 9, 11]
     assert desk.take((20, "a", 6)) == []
@@ -102,13 +102,15 @@ def test_with_a_filter_each_topic_counts_by_itself() -> None:
 
 
 @pytest.mark.parametrize(("gap", "found"), [((12, 14), [20]), ((21, 22), []), ((3, 4), [])])
-def test_with_a_filter_a_told_gap_may_lie_between(gap: tuple[int, int], found: list[int]) -> None:
+def test_gap_announced_by_the_server_explains_a_missing_topic_sequence_with_a_filter(
+    gap: tuple[int, int], found: list[int]
+) -> None:
     desk = Desk(is_all=False, gaps=[gap])
     assert desk.take((11, "a", 4)) == [11]
     assert desk.take((20, "a", 6)) == found
 
 
-def test_counting_finds_what_no_topic_shows() -> None:
+def test_gap_detection_by_count_finds_the_missing_only_record_of_a_topic() -> None:
     """The only record of a topic is missing; later ones are here already."""
     desk = Desk(is_all=False)
     assert desk.take((1, "a", 1), (3, "a", 2), (4, "c", 1)) == [1, 3, 4]
@@ -122,7 +124,7 @@ def test_counting_finds_what_no_topic_shows() -> None:
     assert desk.take((7, "b", 2)) == [7]
 
 
-def test_counting_goes_on_where_it_agreed() -> None:
+def test_gap_detection_by_count_requests_records_from_the_last_position_that_agreed() -> None:
     desk = Desk(is_all=False)
     assert desk.take((1, "a", 1)) == [1]
     desk.tracker.progress(messages.TopicProgress(10, 1, 10, 0))
@@ -131,7 +133,7 @@ def test_counting_goes_on_where_it_agreed() -> None:
     assert desk.tracker.needed == 10
 
 
-def test_the_last_one_can_be_missing_too() -> None:
+def test_gap_detection_by_progress_finds_the_missing_last_record() -> None:
     desk = Desk(is_all=True)
     assert desk.take(1, 2) == [1, 2]
     desk.tracker.progress(messages.TopicProgress(3, 3, 3, 0))
@@ -140,7 +142,7 @@ def test_the_last_one_can_be_missing_too() -> None:
     assert desk.take(3) == [3]
 
 
-def test_a_filtered_recovery_of_the_servers_own_counts_anew() -> None:
+def test_gap_detection_restarts_its_count_at_a_filtered_recovery_started_by_the_server() -> None:
     desk = Desk(is_all=False)
     assert desk.take((1, "a", 1)) == [1]
     desk.response(50)
@@ -149,7 +151,7 @@ def test_a_filtered_recovery_of_the_servers_own_counts_anew() -> None:
     assert (desk.tracker.needed, desk.tracker.reached) == (None, 99)
 
 
-def test_coming_again_under_a_name_brings_what_was_not_confirmed() -> None:
+def test_resubscription_by_name_drops_resent_unconfirmed_records_as_duplicates() -> None:
     desk = Desk(is_all=True)
     assert desk.take(1, 2, 3) == [1, 2, 3]
     assert not desk.subscribed(2)
@@ -158,7 +160,7 @@ def test_coming_again_under_a_name_brings_what_was_not_confirmed() -> None:
     assert (desk.tracker.needed, desk.tracker.duplicates) == (None, 2)
 
 
-def test_what_came_again_is_not_late() -> None:
+def test_gap_detection_after_a_resubscription_does_not_count_resent_records_as_the_missing_record() -> None:
     desk = Desk(is_all=False)
     assert desk.take((1, "a", 1), (2, "b", 1), (4, "a", 2)) == [1, 2, 4]
     desk.subscribed(2)
@@ -169,7 +171,7 @@ def test_what_came_again_is_not_late() -> None:
     assert desk.take((1, "a", 1), (2, "b", 1), (3, "c", 1), (4, "a", 2)) == [3]
 
 
-def test_coming_again_with_a_filter_remembers_its_topics() -> None:
+def test_gap_detection_with_a_filter_remembers_topic_sequences_after_a_resubscription() -> None:
     desk = Desk(is_all=False)
     assert desk.take((1, "a", 1)) == [1]
     desk.tracker.progress(messages.TopicProgress(10, 1, 10, 0))
@@ -178,14 +180,14 @@ def test_coming_again_with_a_filter_remembers_its_topics() -> None:
     assert desk.tracker.needed == 10
 
 
-def test_somebody_else_confirmed_more_under_the_name() -> None:
+def test_resubscription_by_name_after_another_subscriber_confirmed_more_shows_no_gap() -> None:
     desk = Desk(is_all=True)
     assert desk.take(1) == [1]
     desk.subscribed(10)
     assert desk.take(10) == [10]
 
 
-def test_another_epoch_is_another_feed() -> None:
+def test_epoch_change_starts_another_feed_and_is_reported() -> None:
     desk = Desk(is_all=True, next=500, gaps=[(7, 8)])
     assert desk.take(500, 501) == [500, 501]
     assert desk.subscribed(1, epoch=TWO)

@@ -91,7 +91,9 @@ def damaged(chance: Random, rows: list[TopicRecord], often: float) -> list[Topic
 
 @pytest.mark.parametrize("is_durable", [False, True], ids=["plain", "durable"])
 @pytest.mark.parametrize("wanted", ["abcd", "ad", "d"])
-def test_every_wanted_record_comes_once_whatever_the_line_does(wanted: str, is_durable: bool) -> None:
+def test_gap_recovery_delivers_every_wanted_record_once_over_an_unreliable_connection(
+    wanted: str, is_durable: bool
+) -> None:
     for seed in range(150):
         chance = Random(f"{seed} {wanted} {is_durable}")
         server = Server(chance, wanted)

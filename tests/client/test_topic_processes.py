@@ -26,7 +26,7 @@ with yirangmq.connect(address, retries=100) as client, open(journal, "a", buffer
 """
 
 
-def test_a_server_killed_again_and_again_and_every_record_comes_once(daemon: Daemon) -> None:
+def test_topic_subscribers_get_every_record_once_from_a_server_killed_repeatedly(daemon: Daemon) -> None:
     """Two who follow, one of them with a filter, while records are published and the server is killed."""
     count = 3000
     found: dict[str, list[TopicRecord]] = {"*": [], "b": []}
@@ -68,7 +68,9 @@ def test_a_server_killed_again_and_again_and_every_record_comes_once(daemon: Dae
 
 
 @pytest.mark.parametrize("how", ["name", "cursor"])
-def test_a_subscriber_killed_again_and_again_goes_on_where_it_was(daemon: Daemon, tmp_path: Path, how: str) -> None:
+def test_cursor_lets_a_subscriber_killed_repeatedly_continue_where_it_was(
+    daemon: Daemon, tmp_path: Path, how: str
+) -> None:
     journal = tmp_path / "journal"
     journal.touch()
     keep = how if how == "name" else str(tmp_path / "cursor")

@@ -62,7 +62,7 @@ def break_at(kind: FrameKind) -> Callable[[Frame], list[Frame]]:
     return tamper
 
 
-def test_connected_online_and_closed(topics: Any) -> None:
+def test_client_state_goes_from_connected_to_online_and_offline_at_close(topics: Any) -> None:
     events: list[Event] = []
     with topics.subscribe(on_event=events.append) as subscription:
         topics.publish("a", 1)
@@ -71,7 +71,7 @@ def test_connected_online_and_closed(topics: Any) -> None:
     assert edges(events) == [*SUBSCRIBED, ("online", "offline")]
 
 
-def test_what_lies_before_is_recovered(topics: Any) -> None:
+def test_client_state_is_recovering_while_earlier_records_are_sent(topics: Any) -> None:
     topics.publish_many([("a", n) for n in range(10)])
     events: list[Event] = []
     with topics.subscribe(start="beginning", on_event=events.append) as subscription:
@@ -80,7 +80,7 @@ def test_what_lies_before_is_recovered(topics: Any) -> None:
     assert edges(events) == [*SUBSCRIBED, *CAUGHT_UP, ("online", "offline")]
 
 
-def test_a_gap_is_recovered_when_asked_for(topics: Any, tampering: Tampering) -> None:
+def test_client_state_is_recovering_after_the_client_reports_a_gap(topics: Any, tampering: Tampering) -> None:
     lost: list[int] = []
 
     def lose_second(frame: Frame) -> list[Frame]:
@@ -99,7 +99,7 @@ def test_a_gap_is_recovered_when_asked_for(topics: Any, tampering: Tampering) ->
     assert [type(one) for one in events].count(Missing) == 1
 
 
-def test_a_slow_reader_is_recovered_unasked(server: RunningServer) -> None:
+def test_client_state_of_a_slow_reader_is_recovering_without_a_gap_report(server: RunningServer) -> None:
     """What it has not read does not fit into the buffers on the way; blocking, so that nobody reads meanwhile."""
     events: list[Event] = []
     with (
@@ -115,7 +115,9 @@ def test_a_slow_reader_is_recovered_unasked(server: RunningServer) -> None:
     assert not [one for one in events if isinstance(one, Missing)]
 
 
-def test_a_connection_that_is_lost_while_online(server: RunningServer, topics: Any) -> None:
+def test_client_state_after_a_connection_lost_while_online_is_offline_then_online_again(
+    server: RunningServer, topics: Any
+) -> None:
     events: list[Event] = []
     with topics.subscribe(reconnect=SOON, on_event=events.append) as subscription:
         topics.publish("a", 1)
@@ -126,7 +128,9 @@ def test_a_connection_that_is_lost_while_online(server: RunningServer, topics: A
     assert edges(events)[:5] == [*SUBSCRIBED, ("online", "offline"), *SUBSCRIBED]
 
 
-def test_a_connection_that_is_lost_while_recovering(topics: Any, tampering: Tampering) -> None:
+def test_client_state_after_a_connection_lost_while_recovering_is_offline_then_online_again(
+    topics: Any, tampering: Tampering
+) -> None:
     topics.publish_many([("a", n) for n in range(10)])
     tampering.tamper = break_at(FrameKind.RECOVERY_COMPLETE)
     events: list[Event] = []
@@ -137,21 +141,23 @@ def test_a_connection_that_is_lost_while_recovering(topics: Any, tampering: Tamp
     assert edges(events)[:6] == [*SUBSCRIBED, CAUGHT_UP[0], ("recovering", "offline"), *SUBSCRIBED]
 
 
-def test_a_connection_that_is_lost_before_it_follows(topics: Any, tampering: Tampering) -> None:
+def test_client_state_after_a_connection_lost_before_the_subscription_is_offline_then_online(
+    topics: Any, tampering: Tampering
+) -> None:
     tampering.tamper = break_at(FrameKind.TOPIC_SUBSCRIBED)
     events: list[Event] = []
     with topics.subscribe(on_event=events.append):
         assert edges(events) == [("offline", "connected"), ("connected", "offline"), *SUBSCRIBED]
 
 
-def test_a_subscription_that_is_refused(topics: Any) -> None:
+def test_client_state_after_a_refused_subscription_is_offline(topics: Any) -> None:
     events: list[Event] = []
     with pytest.raises(BadInput):
         topics.subscribe(sequence=5, on_event=events.append).connect()
     assert edges(events) == [("offline", "connected"), ("connected", "offline")]
 
 
-def test_the_page_has_these_edges_and_no_others() -> None:
+def test_client_state_transitions_in_the_docs_are_exactly_those_of_these_tests() -> None:
     table = PAGE.partition("A client is CONNECTED, ONLINE, RECOVERING or OFFLINE:")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([a-z, ]+) \| .* \| ([a-z]+) \|$", table, re.MULTILINE)
     shown = {(before, after) for many, after in rows for before in many.split(", ") if before != "from"}

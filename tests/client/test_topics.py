@@ -76,7 +76,7 @@ def states(events: list[Event]) -> list[str]:
     return [str(one.after) for one in events if isinstance(one, Moved)]
 
 
-def test_both_ends_speak_by_the_same_modules() -> None:
+def test_topic_wire_modules_are_shared_by_client_and_server() -> None:
     assert vars(topic_connection)["messages"] is vars(server_side)["messages"] is wire_feeds
     assert vars(client_feed)["read_body"] is read_body
     assert client_feed.RECORD == KIND
@@ -85,7 +85,7 @@ def test_both_ends_speak_by_the_same_modules() -> None:
 # -- publishing -------------------------------------------------------------------------------------------------------
 
 
-def test_a_receipt_says_where_it_stands(topics: Any) -> None:
+def test_topic_publish_receipt_has_sequence_and_topic_sequence(topics: Any) -> None:
     one = topics.publish("a", {"n": 1}, key="k", headers={"h": "v"})
     two = topics.publish("b", b"\x00")
     assert [(one.sequence, one.topic_sequence), (two.sequence, two.topic_sequence)] == [(1, 1), (2, 1)]
@@ -97,7 +97,7 @@ def test_a_receipt_says_where_it_stands(topics: Any) -> None:
     assert (page.epoch, page.first, page.last, page.next) == (one.epoch, 1, 2, 3)
 
 
-def test_many_are_numbered_in_their_order(topics: Any) -> None:
+def test_topic_publish_many_numbers_records_in_order(topics: Any) -> None:
     given = [("ab"[n % 2], b"%d" % n) if n % 3 else NewRecord("ab"[n % 2], b"%d" % n, "k") for n in range(1000)]
     receipts = topics.publish_many(iter(given))
     assert [one.sequence for one in receipts] == list(range(1, 1001))
@@ -118,14 +118,14 @@ def test_many_are_numbered_in_their_order(topics: Any) -> None:
         (["ab"], "records[0]"),
     ],
 )
-def test_a_list_is_looked_at_before_anything_is_sent(topics: Any, records: list[Any], field: str) -> None:
+def test_topic_publish_many_checks_a_list_before_anything_is_sent(topics: Any, records: list[Any], field: str) -> None:
     with pytest.raises(BadInput) as caught:
         topics.publish_many(records)
     assert caught.value.field == field
     assert topics.list()["topics"] == []
 
 
-def test_what_is_too_large_is_refused_and_the_rest_is_told(topics: Any) -> None:
+def test_topic_publish_of_a_record_too_large_is_refused_with_the_receipts_before_it(topics: Any) -> None:
     with pytest.raises(TooLarge):
         topics.publish("a", bytes(17 << 20))
     with pytest.raises(TooLarge) as caught:
@@ -133,7 +133,9 @@ def test_what_is_too_large_is_refused_and_the_rest_is_told(topics: Any) -> None:
     assert len([one for one in caught.value.receipts if one is not None]) == topics.list()["last"] > 0
 
 
-def test_an_answer_that_was_lost_is_asked_for_again_and_said(connecting: Connect, tampering: Tampering) -> None:
+def test_topic_publish_with_a_lost_answer_is_repeated_and_marked_resent(
+    connecting: Connect, tampering: Tampering
+) -> None:
     topics = connecting(tampering.address).topics
     assert not topics.publish("a", 1).resent
     lost: list[FrameKind] = []
@@ -153,7 +155,7 @@ def test_an_answer_that_was_lost_is_asked_for_again_and_said(connecting: Connect
 # -- where it begins --------------------------------------------------------------------------------------------------
 
 
-def test_from_now_on_from_the_beginning_and_from_a_sequence(topics: Any) -> None:
+def test_topic_subscription_starts_at_the_end_the_beginning_or_a_sequence(topics: Any) -> None:
     fill(topics, 10)
     with topics.subscribe() as new, topics.subscribe(start="beginning") as old, topics.subscribe(sequence=8) as later:
         fill(topics, 2)
@@ -162,7 +164,7 @@ def test_from_now_on_from_the_beginning_and_from_a_sequence(topics: Any) -> None
         assert sequences(later, 5) == list(range(8, 13))
 
 
-def test_from_a_time(topics: Any) -> None:
+def test_topic_subscription_and_read_start_at_a_time(topics: Any) -> None:
     def later() -> float:
         """A moment of which the clock of the log can tell that it is another one."""
         began = time.time()
@@ -178,7 +180,7 @@ def test_from_a_time(topics: Any) -> None:
     assert topics.read(time=middle, limit=1).records[0].sequence == 6
 
 
-def test_by_names_patterns_and_mask(topics: Any) -> None:
+def test_filter_of_a_topic_subscription_works_by_names_patterns_and_mask(topics: Any) -> None:
     fill(topics, 9, "a", "b", "c.d")
     for wanted, mask, found in [
         ("a", 0, [1, 4, 7]),
@@ -206,7 +208,9 @@ def test_by_names_patterns_and_mask(topics: Any) -> None:
         ({"idle": -1}, "idle"),
     ],
 )
-def test_nonsense_is_refused_by_its_name(topics: Any, given: dict[str, Any], field: str | None) -> None:
+def test_topic_subscription_options_that_are_invalid_are_refused_by_name(
+    topics: Any, given: dict[str, Any], field: str | None
+) -> None:
     if field is None:
         topics.subscribe(**given)
         return
@@ -215,7 +219,7 @@ def test_nonsense_is_refused_by_its_name(topics: Any, given: dict[str, Any], fie
     assert caught.value.field == field
 
 
-def test_a_sequence_that_is_not_there(topics: Any) -> None:
+def test_topic_subscription_at_a_sequence_beyond_the_log_is_refused(topics: Any) -> None:
     fill(topics, 3)
     with pytest.raises(BadInput) as caught:
         topics.subscribe(sequence=5).connect()
@@ -225,7 +229,7 @@ def test_a_sequence_that_is_not_there(topics: Any) -> None:
 # -- taking -----------------------------------------------------------------------------------------------------------
 
 
-def test_batches_and_an_end_when_nothing_comes(topics: Any) -> None:
+def test_topic_subscription_batches_contain_all_records_and_end_after_the_idle_time(topics: Any) -> None:
     fill(topics, 1000)
     with topics.subscribe(start="beginning", idle=SILENCE) as subscription:
         found = [record.sequence for batch in subscription.batches() for record in batch]
@@ -233,7 +237,7 @@ def test_batches_and_an_end_when_nothing_comes(topics: Any) -> None:
     assert subscription.state is SubscriberState.OFFLINE
 
 
-def test_a_callback_for_each(topics: Any) -> None:
+def test_topic_subscription_run_calls_back_for_each_record(topics: Any) -> None:
     fill(topics, 50)
     found: list[int] = []
     with topics.subscribe("a", start="beginning", idle=SILENCE) as subscription:
@@ -241,7 +245,7 @@ def test_a_callback_for_each(topics: Any) -> None:
     assert found == list(range(1, 51, 2))
 
 
-def test_what_a_subscription_says_of_itself(topics: Any) -> None:
+def test_topic_subscription_reports_its_sequence_state_epoch_and_lag(topics: Any) -> None:
     fill(topics, 100)
     events: list[Event] = []
     with topics.subscribe(start="beginning", on_event=events.append) as subscription:
@@ -255,7 +259,7 @@ def test_what_a_subscription_says_of_itself(topics: Any) -> None:
     assert states(events) == ["connected", "online", "recovering", "online", "offline"]
 
 
-def test_another_thread_may_close_it(server: RunningServer) -> None:
+def test_topic_subscription_close_from_another_thread_ends_the_loop(server: RunningServer) -> None:
     with connect(server.unix, timeout=PATIENCE) as client:
         subscription = client.topics.subscribe(progress=0)
         found: list[Any] = []
@@ -268,7 +272,7 @@ def test_another_thread_may_close_it(server: RunningServer) -> None:
         assert found == []
 
 
-def test_a_slow_reader_has_little_in_its_memory(server: RunningServer) -> None:
+def test_backpressure_bounds_the_memory_of_a_slow_topic_reader(server: RunningServer) -> None:
     """Over asyncio, where the loop would read on while the program does something else."""
     with InLoopTopics(server.unix, timeout=PATIENCE) as client:
         client.topics.publish_many(("a", bytes(100_000)) for _ in range(300))
@@ -286,7 +290,7 @@ def test_a_slow_reader_has_little_in_its_memory(server: RunningServer) -> None:
 # -- durable ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_name_goes_on_after_what_was_done(topics: Any) -> None:
+def test_cursor_of_a_named_subscription_continues_after_the_records_done(topics: Any) -> None:
     fill(topics, 10)
     with topics.subscribe(name="ledger", start="beginning") as subscription:
         assert sequences(subscription, 4) == [1, 2, 3, 4]
@@ -304,7 +308,7 @@ def test_a_name_goes_on_after_what_was_done(topics: Any) -> None:
         assert sequences(subscription, 1) == [1]
 
 
-def test_a_filter_that_wants_nothing_holds_nothing_back(topics: Any) -> None:
+def test_cursor_of_a_filter_without_matches_advances_to_the_end(topics: Any) -> None:
     fill(topics, 10)
     with topics.subscribe("nothing", name="idler", start="beginning") as subscription:
         while subscription.lag:
@@ -319,7 +323,7 @@ def test_a_filter_that_wants_nothing_holds_nothing_back(topics: Any) -> None:
     assert topics.subscribers() == []
 
 
-def test_a_callback_that_fails_is_not_confirmed(topics: Any) -> None:
+def test_cursor_is_not_advanced_past_a_callback_that_fails(topics: Any) -> None:
     fill(topics, 10)
 
     def fail_at_four(record: Any) -> None:
@@ -332,7 +336,7 @@ def test_a_callback_that_fails_is_not_confirmed(topics: Any) -> None:
         assert sequences(subscription, 1) == [4]
 
 
-def test_confirmed_before_it_is_handed_out(topics: Any) -> None:
+def test_cursor_with_confirm_before_advances_before_delivery(topics: Any) -> None:
     fill(topics, 10)
     with topics.subscribe(name="n", start="beginning", confirm="before") as subscription:
         assert sequences(subscription, 3) == [1, 2, 3]
@@ -341,7 +345,7 @@ def test_confirmed_before_it_is_handed_out(topics: Any) -> None:
         assert sequences(subscription, 1) == [4]
 
 
-def test_confirmed_by_hand(topics: Any) -> None:
+def test_cursor_with_manual_confirm_advances_to_the_confirmed_sequence(topics: Any) -> None:
     fill(topics, 10)
     with topics.subscribe(name="n", start="beginning", confirm="manual") as subscription:
         assert sequences(subscription, 8) == list(range(1, 9))
@@ -350,7 +354,7 @@ def test_confirmed_by_hand(topics: Any) -> None:
         assert sequences(subscription, 1) == [6]
 
 
-def test_a_cursor_of_its_own_in_a_file(topics: Any, tmp_path: Path) -> None:
+def test_cursor_file_continues_a_subscription_and_a_damaged_file_is_refused(topics: Any, tmp_path: Path) -> None:
     fill(topics, 10)
     file = tmp_path / "cursor"
     with topics.subscribe("a", start="beginning", cursor_file=file) as subscription:
@@ -367,7 +371,9 @@ def test_a_cursor_of_its_own_in_a_file(topics: Any, tmp_path: Path) -> None:
         topics.subscribe("a", cursor_file=file)
 
 
-def test_a_name_has_one_place(server: RunningServer, connecting: Connect, topics: Any) -> None:
+def test_topic_subscription_name_in_use_is_taken_over_by_the_second_subscriber(
+    server: RunningServer, connecting: Connect, topics: Any
+) -> None:
     fill(topics, 3)
     with topics.subscribe(name="n", start="beginning", reconnect=SOON, confirm="manual") as first:
         assert sequences(first, 3) == [1, 2, 3]
@@ -385,7 +391,9 @@ def test_a_name_has_one_place(server: RunningServer, connecting: Connect, topics
 
 @pytest.mark.parametrize("name", ["", "ledger"])
 @pytest.mark.parametrize("wanted", [(), "a"])
-def test_connections_come_and_go(server: RunningServer, topics: Any, name: str, wanted: Any) -> None:
+def test_reconnect_of_a_topic_subscription_delivers_every_record_once(
+    server: RunningServer, topics: Any, name: str, wanted: Any
+) -> None:
     found: list[int] = []
     events: list[Event] = []
     with topics.subscribe(wanted, start="beginning", name=name, reconnect=SOON, on_event=events.append) as subscription:
@@ -399,7 +407,7 @@ def test_connections_come_and_go(server: RunningServer, topics: Any, name: str, 
     assert states(events).count("offline") >= 2
 
 
-def test_the_server_goes_and_comes_back(server: RunningServer, topics: Any) -> None:
+def test_reconnect_of_a_topic_subscription_continues_after_a_server_restart(server: RunningServer, topics: Any) -> None:
     fill(topics, 10)
     with topics.subscribe(start="beginning", reconnect=SOON, name="n") as subscription:
         assert sequences(subscription, 5) == [1, 2, 3, 4, 5]
@@ -411,7 +419,9 @@ def test_the_server_goes_and_comes_back(server: RunningServer, topics: Any) -> N
         assert sequences(subscription, 3) == [11, 12, 13]
 
 
-def test_one_that_was_never_there_is_not_waited_for(server: RunningServer, topics: Any) -> None:
+def test_reconnect_of_a_topic_subscription_does_not_wait_for_a_server_never_reached(
+    server: RunningServer, topics: Any
+) -> None:
     server.stop()
     with pytest.raises(Unreachable):
         topics.subscribe(reconnect=SOON).connect()
@@ -428,7 +438,9 @@ class OffDuty:
         return NotActive("this is the standby")
 
 
-def test_one_of_two_serves_and_the_other_takes_over(server: RunningServer, connecting: Connect, tmp_path: Path) -> None:
+def test_failover_of_a_pair_moves_a_topic_subscription_to_the_active_server(
+    server: RunningServer, connecting: Connect, tmp_path: Path
+) -> None:
     """As a pair does: the one that is not active says so, whoever follows goes on with the other."""
     (tmp_path / "other").mkdir()
     other = RunningServer(MemoryStore(), tmp_path / "other", topics=TopicSettings()).start()
@@ -448,7 +460,9 @@ def test_one_of_two_serves_and_the_other_takes_over(server: RunningServer, conne
         other.stop()
 
 
-def test_a_feed_that_is_in_trouble_is_waited_for(server: RunningServer, connecting: Connect, topics: Any) -> None:
+def test_reconnect_of_a_topic_subscription_waits_for_a_feed_that_is_not_active(
+    server: RunningServer, connecting: Connect, topics: Any
+) -> None:
     fill(topics, 3)
     with topics.subscribe(start="beginning", reconnect=SOON) as subscription:
         assert sequences(subscription, 3) == [1, 2, 3]
@@ -462,7 +476,7 @@ def test_a_feed_that_is_in_trouble_is_waited_for(server: RunningServer, connecti
 
 
 @pytest.mark.parametrize("kind", ["tcp", "tls"])
-def test_over_tcp_and_over_tls(connecting: Connect, tmp_path: Path, kind: str) -> None:
+def test_topic_publish_and_subscription_work_over_tcp_and_tls(connecting: Connect, tmp_path: Path, kind: str) -> None:
     is_tls = kind == "tls"
     tls = server_context(tmp_path) if is_tls else None
     made = RunningServer(MemoryStore(), tmp_path, tls=tls, token="sesame", topics=TopicSettings()).start()
@@ -480,7 +494,9 @@ def test_over_tcp_and_over_tls(connecting: Connect, tmp_path: Path, kind: str) -
         made.stop()
 
 
-def test_what_is_no_longer_kept_is_said_with_both_numbers(server: RunningServer, topics: Any, tmp_path: Path) -> None:
+def test_retention_error_of_a_topic_subscription_names_the_asked_and_the_first_kept_sequence(
+    server: RunningServer, topics: Any, tmp_path: Path
+) -> None:
     topics.publish_many([("a", bytes(1000))] * 1000)
     server.stop()
     with SegmentLog(tmp_path / "topics", SMALL) as log:
@@ -499,7 +515,7 @@ def lose(folder: Path) -> None:
         file.unlink()
 
 
-def test_another_epoch_is_raised(server: RunningServer, topics: Any, tmp_path: Path) -> None:
+def test_epoch_change_raises_in_a_topic_subscription(server: RunningServer, topics: Any, tmp_path: Path) -> None:
     fill(topics, 5)
     with topics.subscribe(start="beginning", reconnect=SOON, name="n") as subscription:
         assert sequences(subscription, 5) == [1, 2, 3, 4, 5]
@@ -512,7 +528,9 @@ def test_another_epoch_is_raised(server: RunningServer, topics: Any, tmp_path: P
             subscription.next(PATIENCE)
 
 
-def test_another_epoch_is_followed_if_wanted(server: RunningServer, topics: Any, tmp_path: Path) -> None:
+def test_epoch_change_is_followed_by_a_topic_subscription_if_asked(
+    server: RunningServer, topics: Any, tmp_path: Path
+) -> None:
     fill(topics, 5)
     events: list[Event] = []
     terms = {"start": "beginning", "reconnect": SOON, "name": "n", "new_epoch": "follow", "on_event": events.append}
@@ -551,7 +569,7 @@ def once_at(sequence: int, instead: Callable[[Frame], list[Frame]]) -> Callable[
 
 @pytest.mark.parametrize("name", ["", "n"])
 @pytest.mark.parametrize("wanted", [(), ["a", "c"]])
-def test_a_record_that_is_lost_on_the_way_comes_again(
+def test_gap_recovery_resends_a_record_lost_in_transit(
     connecting: Connect, tampering: Tampering, name: str, wanted: Any
 ) -> None:
     topics = connecting(tampering.address).topics
@@ -568,7 +586,7 @@ def test_a_record_that_is_lost_on_the_way_comes_again(
     assert [one for one in events if isinstance(one, Missing)]
 
 
-def test_a_record_that_comes_twice_is_dropped(connecting: Connect, tampering: Tampering) -> None:
+def test_duplicate_record_is_dropped_and_counted(connecting: Connect, tampering: Tampering) -> None:
     topics = connecting(tampering.address).topics
     tampering.tamper = once_at(3, lambda frame: [frame, frame])
     with topics.subscribe(progress=0) as subscription:
@@ -577,7 +595,7 @@ def test_a_record_that_comes_twice_is_dropped(connecting: Connect, tampering: Ta
         assert subscription.duplicates == 1
 
 
-def test_a_record_that_was_changed_on_the_way_comes_again(connecting: Connect, tampering: Tampering) -> None:
+def test_damaged_record_in_transit_is_sent_again(connecting: Connect, tampering: Tampering) -> None:
     topics = connecting(tampering.address).topics
     tampering.tamper = once_at(3, lambda frame: [frame._replace(body=bytes(frame.body[:-1]) + b"!")])
     with topics.subscribe(reconnect=SOON) as subscription:
@@ -585,7 +603,9 @@ def test_a_record_that_was_changed_on_the_way_comes_again(connecting: Connect, t
         assert sequences(subscription, 6) == [1, 2, 3, 4, 5, 6]
 
 
-def test_what_never_arrives_whole_is_said_in_the_end(connecting: Connect, tampering: Tampering) -> None:
+def test_damaged_record_that_never_arrives_intact_raises_store_damaged(
+    connecting: Connect, tampering: Tampering
+) -> None:
     topics = connecting(tampering.address).topics
 
     def always(frame: Frame) -> list[Frame]:
@@ -599,7 +619,9 @@ def test_what_never_arrives_whole_is_said_in_the_end(connecting: Connect, tamper
             subscription.next(PATIENCE)
 
 
-def test_loss_that_the_log_tells_of_is_told(server: RunningServer, topics: Any, tmp_path: Path) -> None:
+def test_lost_records_of_the_log_are_reported_to_the_subscriber(
+    server: RunningServer, topics: Any, tmp_path: Path
+) -> None:
     for _ in range(10):  # each its own frame, so that the log has several files
         topics.publish_many([("a", bytes(1000))] * 30)
     server.stop()

@@ -35,21 +35,21 @@ def arguments(verb: Any) -> list[tuple[str, Any, Any]]:
     return [(one.name, one.kind, one.default) for one in given]
 
 
-def test_a_program_changes_only_its_address() -> None:
+def test_client_api_has_the_methods_and_arguments_of_embedded_queues() -> None:
     embedded, connected = public(Queues), public(Client)
     assert embedded.keys() - ONLY_EMBEDDED == connected.keys() - ONLY_CONNECTED
     for name in embedded.keys() & connected.keys():
         assert arguments(embedded[name]) == arguments(connected[name]), name
 
 
-def test_so_does_one_that_subscribes() -> None:
+def test_subscription_api_has_the_methods_and_arguments_of_the_embedded_subscription() -> None:
     embedded, connected = public(EmbeddedSubscription), public(ClientSubscription)
     assert embedded.keys() == connected.keys()
     for name in embedded:
         assert arguments(embedded[name]) == arguments(connected[name]), name
 
 
-def test_both_faces_have_the_same_verbs_with_the_same_words() -> None:
+def test_client_api_and_async_api_have_the_same_methods_arguments_and_docstrings() -> None:
     blocking, awaited = public(Client), public(AsyncClient)
     assert blocking.keys() == awaited.keys() - {"connect"}
     for name, verb in blocking.items():
@@ -58,7 +58,9 @@ def test_both_faces_have_the_same_verbs_with_the_same_words() -> None:
 
 
 @pytest.mark.parametrize("door", ["unix", "tcp"])
-def test_a_message_goes_round(server: RunningServer, connecting: Connect, door: str) -> None:
+def test_client_publish_lease_and_ack_work_over_a_unix_socket_and_tcp(
+    server: RunningServer, connecting: Connect, door: str
+) -> None:
     queues = connecting(getattr(server, door))
     assert queues.publish("mail", {"to": "ann"}) == AddResult(0, "m-1", False)
     [delivery] = queues.lease("mail")
@@ -67,7 +69,7 @@ def test_a_message_goes_round(server: RunningServer, connecting: Connect, door: 
     assert queues.counts("mail") == Counts(done=1, published=1, acked=1)
 
 
-def test_a_delivery_is_in_all_its_members_what_embedded_queues_hand_out(queues: Any) -> None:
+def test_delivery_of_a_client_equals_that_of_embedded_queues_in_every_member(queues: Any) -> None:
     messages = [
         {"to": "ann"},
         bytes(range(256)),
@@ -85,7 +87,7 @@ def test_a_delivery_is_in_all_its_members_what_embedded_queues_hand_out(queues: 
         assert got.as_json() == expected.as_json()
 
 
-def test_many_messages_keep_their_order_over_many_frames(queues: Any) -> None:
+def test_publish_many_keeps_the_order_over_many_frames(queues: Any) -> None:
     stored = queues.publish_many("mail", [{"n": n} for n in range(1000)])
     assert [one.id for one in stored] == [f"m-{n}" for n in range(1, 1001)]
     got: list[int] = []
@@ -94,13 +96,13 @@ def test_many_messages_keep_their_order_over_many_frames(queues: Any) -> None:
     assert got == list(range(1000))
 
 
-def test_many_may_be_an_iterator_without_end_in_sight(queues: Any) -> None:
+def test_publish_many_accepts_an_iterator_of_unknown_length(queues: Any) -> None:
     assert len(queues.publish_many("mail", (str(n) for n in range(500)))) == 500
     assert queues.publish_many("mail", []) == queues.publish_many("mail", iter(())) == []
     assert queues.counts("mail").ready == 500
 
 
-def test_payloads_of_a_mebibyte_and_of_any_bytes_pass(queues: Any) -> None:
+def test_payload_of_1_mib_or_of_any_bytes_is_unchanged(queues: Any) -> None:
     payloads = [bytes(range(256)) * 4096, b"", b"\x00", b"\xff" * 300_000, bytes(reversed(range(256)))]
     queues.publish_many("mail", payloads)
     got: list[bytes] = []
@@ -109,13 +111,13 @@ def test_payloads_of_a_mebibyte_and_of_any_bytes_pass(queues: Any) -> None:
     assert got == payloads
 
 
-def test_a_bad_message_in_a_list_refuses_the_list_before_anything_is_sent(queues: Any) -> None:
+def test_publish_many_of_a_list_with_a_bad_message_sends_nothing(queues: Any) -> None:
     with pytest.raises(BadInput) as caught:
         queues.publish_many("mail", [*range(999), NewMessage(payload=1, delay=-1)])
     assert (caught.value.field, caught.value.receipts, queues.queues()) == ("delay", [], [])
 
 
-def test_a_bad_message_in_an_iterator_tells_what_was_stored_before_it(queues: Any) -> None:
+def test_publish_many_of_an_iterator_with_a_bad_message_reports_the_receipts_before_it(queues: Any) -> None:
     with pytest.raises(BadInput) as caught:
         queues.publish_many("mail", iter([*range(3 * FRAME_MESSAGES + 8), object()]))
     stored = [one.id for one in caught.value.receipts]
@@ -123,7 +125,7 @@ def test_a_bad_message_in_an_iterator_tells_what_was_stored_before_it(queues: An
     assert queues.counts("mail").ready == len(stored) == 3 * FRAME_MESSAGES
 
 
-def test_a_refused_frame_tells_what_was_stored_around_it(queues: Any) -> None:
+def test_publish_many_with_a_refused_frame_reports_the_receipts_around_it(queues: Any) -> None:
     queues.set_policy("mail", {"maxBytes": 1000})
     with pytest.raises(TooLarge) as caught:
         queues.publish_many("mail", [b"x" * (1001 if n == FRAME_MESSAGES + 40 else 1) for n in range(5000)])
@@ -133,14 +135,14 @@ def test_a_refused_frame_tells_what_was_stored_around_it(queues: Any) -> None:
     assert queues.counts("mail").ready == sum(one is not None for one in receipts) < 5000
 
 
-def test_texts_are_envelopes_or_payloads(queues: Any) -> None:
+def test_publish_text_accepts_envelopes_and_bare_payloads(queues: Any) -> None:
     texts = [b'{"messageId":"a","type":"t","payload": {"n": 1.0} }', b" [1] "]
     assert [one.id for one in queues.publish_text("mail", texts, delay=5)] == ["a", "m-2"]
     assert queues.counts("mail").delayed == 2
     assert queues.show("mail", "a").envelope.payload == b'{"n": 1.0}'
 
 
-def test_a_duplicate_is_told(queues: Any) -> None:
+def test_dedup_by_message_id_or_key_is_reported(queues: Any) -> None:
     queues.publish("mail", NewMessage(payload=1, id="one", deduplication_key="k"))
     again, other = queues.publish_many(
         "mail", [NewMessage(payload=1, id="one"), NewMessage(payload=1, id="two", deduplication_key="k")]
@@ -148,18 +150,18 @@ def test_a_duplicate_is_told(queues: Any) -> None:
     assert (again.id, again.duplicate, other.id, other.duplicate) == ("one", True, "one", True)
 
 
-def test_a_message_that_does_not_fit_its_schema_is_told(queues: Any) -> None:
+def test_json_schema_refusal_of_a_message_is_reported_in_its_receipt(queues: Any) -> None:
     queues.set_policy("mail", {"schemas": {"t": {"*": {"type": "integer"}}}})
     fit, unfit = queues.publish_many("mail", [NewMessage(payload=1, type="t"), NewMessage(payload="1", type="t")])
     assert fit.refused == ""
     assert unfit.refused.startswith("payload: ")
 
 
-def test_a_lease_waits_until_its_time_is_over(queues: Any) -> None:
+def test_lease_request_with_a_wait_returns_empty_at_its_end(queues: Any) -> None:
     assert queues.lease("mail", wait=0.05) == []
 
 
-def test_a_lease_has_the_length_and_the_consumer_it_was_asked_for(queues: Any, clock: ManualClock) -> None:
+def test_lease_has_the_requested_length_and_consumer(queues: Any, clock: ManualClock) -> None:
     queues.publish_many("mail", [1, 2])
     [one] = queues.lease("mail", lease_seconds=5, consumer="me")
     [two] = queues.lease("mail")
@@ -169,7 +171,7 @@ def test_a_lease_has_the_length_and_the_consumer_it_was_asked_for(queues: Any, c
         queues.ack(two.lease_id, consumer="me")
 
 
-def test_settling_many_tells_of_each(queues: Any, clock: ManualClock) -> None:
+def test_ack_many_nack_many_and_extend_many_report_each_lease(queues: Any, clock: ManualClock) -> None:
     queues.publish_many("mail", range(3))
     leases = [delivery.lease_id for delivery in queues.lease("mail", 3)]
     assert queues.ack_many([leases[0], "999-1"])[0] is None
@@ -183,14 +185,14 @@ def test_settling_many_tells_of_each(queues: Any, clock: ManualClock) -> None:
     assert queues.ack_many([]) == queues.nack_many([]) == queues.extend_many([]) == queues.release_many([]) == []
 
 
-def test_a_released_message_is_in_line_at_once_and_was_never_tried(queues: Any) -> None:
+def test_release_makes_a_message_ready_at_once_without_counting_an_attempt(queues: Any) -> None:
     queues.publish("mail", 1)
     [delivery] = queues.lease("mail")
     queues.release(delivery.lease_id)
     assert [again.attempt for again in queues.lease("mail")] == [1]
 
 
-def test_a_nack_keeps_reason_and_text(queues: Any) -> None:
+def test_nack_keeps_reason_and_text(queues: Any) -> None:
     queues.publish("mail", 1)
     queues.nack(queues.lease("mail")[0].lease_id, Reason.REJECTED, "never")
     look = queues.show("mail", "m-1")
@@ -202,7 +204,7 @@ def test_a_nack_keeps_reason_and_text(queues: Any) -> None:
     assert look.record()["routing"] == {"sourceQueue": "mail", "dlqQueue": "mail-dlq"}
 
 
-def test_looking_takes_nothing_and_pages_are_joined(queues: Any) -> None:
+def test_peek_and_walk_lease_nothing_and_walk_joins_pages(queues: Any) -> None:
     queues.publish_many("mail", [b"x" * 300_000 for _ in range(12)])
     assert [look.message.id for look in queues.peek("mail", 10)] == [f"m-{n}" for n in range(1, 11)]
     assert [look.message.id for look in queues.walk("mail", "ready", 5)] == [f"m-{n}" for n in range(1, 13)]
@@ -210,7 +212,7 @@ def test_looking_takes_nothing_and_pages_are_joined(queues: Any) -> None:
     assert queues.counts("mail").ready == 12
 
 
-def test_steering(queues: Any) -> None:
+def test_admin_calls_for_policy_pause_schedules_drop_and_delete_work(queues: Any) -> None:
     assert queues.check_policy("mail", {"ttlSec": 5})["ttlSec"] == 5
     assert queues.set_policy("mail", {"ttlSec": 6}) == queues.policy("mail")
     assert queues.set_policy("mail", None)["ttlSec"] == 0
@@ -230,7 +232,7 @@ def test_steering(queues: Any) -> None:
     assert (queues.queues(), queues.durability()) == ([], "none")
 
 
-def test_sweep_does_what_time_brings(queues: Any, clock: ManualClock) -> None:
+def test_sweep_makes_due_delayed_messages_ready(queues: Any, clock: ManualClock) -> None:
     queues.publish_many("mail", [NewMessage(payload=n, delay=5) for n in range(3)])
     assert queues.sweep() == 0
     clock.advance(5_000)
@@ -238,14 +240,14 @@ def test_sweep_does_what_time_brings(queues: Any, clock: ManualClock) -> None:
     assert queues.counts("mail").ready == 3
 
 
-def test_consumers_tell_of_themselves(queues: Any) -> None:
+def test_consumer_registry_lists_consumers_and_hands_them_operator_requests(queues: Any) -> None:
     assert queues.consumer_beat({"consumerId": "c", "queues": ["mail"]}) == ""
     assert queues.consumer_wish("c", "pause")["consumerId"] == "c"
     assert [card["consumerId"] for card in queues.consumer_list()] == ["c"]
     assert queues.consumer_beat({"consumerId": "c"}) == "pause"
 
 
-def test_any_method_by_name(queues: Any) -> None:
+def test_client_call_runs_a_method_by_name_and_suggests_a_misspelt_name(queues: Any) -> None:
     assert queues.call("health")["status"] == "ok"
     with pytest.raises(BadInput, match="did you mean 'counts'"):
         queues.call("count", queue="mail")
@@ -255,20 +257,20 @@ def test_any_method_by_name(queues: Any) -> None:
     assert 0 < queues.ping() < SOON
 
 
-def test_what_the_server_does_not_take_is_refused_here(queues: Any, server: RunningServer) -> None:
+def test_payload_larger_than_the_server_accepts_is_refused_by_the_client(queues: Any, server: RunningServer) -> None:
     with pytest.raises(TooLarge, match="the server takes"):
         queues.publish("mail", b"x" * (17 << 20))
     assert queues.publish("mail", b"x").id == "m-2"
 
 
 @pytest.mark.parametrize("leases", [[7], [None], ["1-1", b"1-1"]])
-def test_what_is_no_lease_is_named(queues: Any, leases: list[Any]) -> None:
+def test_ack_many_of_invalid_lease_ids_is_refused_by_field(queues: Any, leases: list[Any]) -> None:
     with pytest.raises(BadInput) as caught:
         queues.ack_many(leases)
     assert caught.value.field == "leaseId"
 
 
-def test_a_stale_lease_is_an_error_of_its_kind(queues: Any, clock: ManualClock) -> None:
+def test_lease_that_is_stale_raises_lease_lost_on_ack(queues: Any, clock: ManualClock) -> None:
     queues.publish("mail", 1)
     [first] = queues.lease("mail")
     clock.advance(31_000)
@@ -282,7 +284,7 @@ def test_a_stale_lease_is_an_error_of_its_kind(queues: Any, clock: ManualClock) 
     queues.ack(second.lease_id)
 
 
-def test_a_store_is_opened_by_the_same_call(tmp_path: Any) -> None:
+def test_connect_with_a_store_url_opens_embedded_queues(tmp_path: Any) -> None:
     with yirangmq.connect(f"sqlite:{tmp_path / 'a.db'}", consumer="me") as queues:
         assert isinstance(queues, Queues)
         assert (queues.publish("mail", 1).duplicate, queues.consumer) == (False, "me")

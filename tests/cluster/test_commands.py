@@ -38,7 +38,7 @@ def commands(etcd: EtcdCluster) -> Commands:
     return Commands(etcd)
 
 
-def test_a_queue_from_its_creation_to_another_leader(
+def test_cli_cluster_manages_a_queue_from_its_creation_to_another_leader(
     etcd: EtcdCluster, commands: Commands, tmp_path: Path, queue: str
 ) -> None:
     (tmp_path / "policy.json").write_text('{"retry": {"limit": 1}}')
@@ -74,7 +74,7 @@ def test_a_queue_from_its_creation_to_another_leader(
         assert queue in commands.text("status")
 
 
-def test_members_and_doctor(etcd: EtcdCluster, commands: Commands) -> None:
+def test_cli_cluster_members_and_doctor_report_the_state_of_etcd(etcd: EtcdCluster, commands: Commands) -> None:
     [member] = commands("members")["members"]
     assert (member["name"], member["leads"], member["endpoint"]) == ("n0", True, etcd.endpoints[0])
     assert "leads" in commands.text("members")
@@ -89,7 +89,7 @@ def test_members_and_doctor(etcd: EtcdCluster, commands: Commands) -> None:
     ).items()
 
 
-def test_repair_frees_what_history_held(commands: Commands, etcd: EtcdCluster, queue: str) -> None:
+def test_cli_cluster_repair_frees_the_space_of_history(commands: Commands, etcd: EtcdCluster, queue: str) -> None:
     async def fill() -> None:
         async with at(*etcd.endpoints) as client:
             for _ in range(40):
@@ -101,7 +101,7 @@ def test_repair_frees_what_history_held(commands: Commands, etcd: EtcdCluster, q
     assert done["after"][endpoint] < done["before"][endpoint]
 
 
-def test_nobody_there(queue: str) -> None:
+def test_cli_cluster_without_a_reachable_member_fails_with_exit_code_10(queue: str) -> None:
     command = [sys.executable, "-m", "yirangmq", "cluster", "status", "--store", "etcd://127.0.0.1:1"]
     done = subprocess.run(command, capture_output=True, timeout=PATIENCE)
     assert done.returncode == 10
@@ -142,7 +142,9 @@ def test_nobody_there(queue: str) -> None:
         ("", False, ["known_bad"]),
     ],
 )
-def test_releases_that_hurt(version: str, users: bool, codes: list[str]) -> None:
+def test_cli_cluster_doctor_warns_of_etcd_releases_with_known_faults(
+    version: str, users: bool, codes: list[str]
+) -> None:
     signs = check_version(version, "h1", users)
     assert [sign.code for sign in signs] == codes
     assert all("h1" in sign.text for sign in signs)
@@ -152,10 +154,10 @@ def test_releases_that_hurt(version: str, users: bool, codes: list[str]) -> None
     ("version", "says"),
     [("3.3.25", "take 3.5.30"), ("3.4.23", "take 3.4.44"), ("3.5.16", "take 3.5.30"), ("3.6.1", "take 3.6.11")],
 )
-def test_which_release_to_take_instead(version: str, says: str) -> None:
+def test_cli_cluster_doctor_names_the_etcd_release_to_take_instead(version: str, says: str) -> None:
     assert any(says in sign.text for sign in check_version(version, "h1", has_users=True) if sign.code == "roles_void")
 
 
-def test_an_alarm_says_what_to_do() -> None:
+def test_cli_cluster_doctor_says_what_to_do_about_an_alarm() -> None:
     assert "yirangmq cluster repair" in alarm_finding(1, 7).text
     assert "damaged" in alarm_finding(2, 7).text

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.process
 MESSAGES = 600
 
 
-def test_the_leading_node_is_killed(etcd: EtcdCluster, tmp_path: Path, queue: str) -> None:
+def test_cluster_leader_killed_loses_and_repeats_no_message(etcd: EtcdCluster, tmp_path: Path, queue: str) -> None:
     async def evil(troupe: Troupe) -> None:
         async with at(*etcd.endpoints) as client:
             leader = await troupe.leader(client)
@@ -26,7 +26,9 @@ def test_the_leading_node_is_killed(etcd: EtcdCluster, tmp_path: Path, queue: st
         assert doubled(play(troupe.perform(MESSAGES, evil))) == 0
 
 
-def test_the_leading_node_sleeps_past_its_lease_and_wakes(etcd: EtcdCluster, tmp_path: Path, queue: str) -> None:
+def test_cluster_leader_that_sleeps_past_its_lease_and_wakes_loses_and_repeats_no_message(
+    etcd: EtcdCluster, tmp_path: Path, queue: str
+) -> None:
     async def evil(troupe: Troupe) -> None:
         async with at(*etcd.endpoints) as client:
             leader = await troupe.leader(client)
@@ -40,7 +42,9 @@ def test_the_leading_node_sleeps_past_its_lease_and_wakes(etcd: EtcdCluster, tmp
         assert all(process.poll() is None for process in troupe.processes.values())
 
 
-def test_the_leaders_key_is_deleted_by_hand(etcd: EtcdCluster, tmp_path: Path, queue: str) -> None:
+def test_cluster_leader_key_deleted_by_hand_loses_and_repeats_no_message(
+    etcd: EtcdCluster, tmp_path: Path, queue: str
+) -> None:
     async def evil(troupe: Troupe) -> None:
         async with at(*etcd.endpoints) as client:
             for _ in range(3):
@@ -51,7 +55,9 @@ def test_the_leaders_key_is_deleted_by_hand(etcd: EtcdCluster, tmp_path: Path, q
         assert doubled(play(troupe.perform(MESSAGES, evil))) == 0
 
 
-def test_a_consumer_is_killed(etcd: EtcdCluster, tmp_path: Path, queue: str) -> None:
+def test_cluster_consumer_killed_repeats_at_most_its_unacked_batch(
+    etcd: EtcdCluster, tmp_path: Path, queue: str
+) -> None:
     async def evil(troupe: Troupe) -> None:
         troupe.kill("worker-0")
 
@@ -59,7 +65,9 @@ def test_a_consumer_is_killed(etcd: EtcdCluster, tmp_path: Path, queue: str) -> 
         assert doubled(play(troupe.perform(MESSAGES, evil))) <= AT_ONCE
 
 
-def test_a_consumer_freezes_and_wakes(etcd: EtcdCluster, tmp_path: Path, queue: str) -> None:
+def test_cluster_consumer_that_freezes_and_wakes_repeats_at_most_its_unacked_batch(
+    etcd: EtcdCluster, tmp_path: Path, queue: str
+) -> None:
     async def evil(troupe: Troupe) -> None:
         troupe.stop("worker-0")
         async with at(*etcd.endpoints) as client:
@@ -74,7 +82,9 @@ def test_a_consumer_freezes_and_wakes(etcd: EtcdCluster, tmp_path: Path, queue: 
         assert doubled(play(troupe.perform(MESSAGES, evil))) <= AT_ONCE
 
 
-def test_the_leader_of_etcd_is_killed_and_comes_back(etcds: EtcdCluster, tmp_path: Path, queue: str) -> None:
+def test_etcd_leader_killed_and_restarted_loses_and_repeats_no_message(
+    etcds: EtcdCluster, tmp_path: Path, queue: str
+) -> None:
     async def evil(troupe: Troupe) -> None:
         leader = etcds.leader()
         leader.kill()
@@ -86,7 +96,7 @@ def test_the_leader_of_etcd_is_killed_and_comes_back(etcds: EtcdCluster, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_follower_of_etcd_is_killed(etcds: EtcdCluster, tmp_path: Path, queue: str) -> None:
+def test_etcd_follower_killed_loses_and_repeats_no_message(etcds: EtcdCluster, tmp_path: Path, queue: str) -> None:
     async def evil(troupe: Troupe) -> None:
         leader = etcds.leader()
         next(member for member in etcds.members if member is not leader).kill()
@@ -96,7 +106,9 @@ def test_a_follower_of_etcd_is_killed(etcds: EtcdCluster, tmp_path: Path, queue:
 
 
 @pytest.mark.slow
-def test_all_members_of_etcd_are_killed_and_come_back(etcds: EtcdCluster, tmp_path: Path, queue: str) -> None:
+def test_etcd_members_all_killed_and_restarted_lose_and_repeat_no_message(
+    etcds: EtcdCluster, tmp_path: Path, queue: str
+) -> None:
     async def evil(troupe: Troupe) -> None:
         for member in etcds.members:
             member.kill()
@@ -111,7 +123,9 @@ def test_all_members_of_etcd_are_killed_and_come_back(etcds: EtcdCluster, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_mix_of_deaths(etcds: EtcdCluster, tmp_path: Path, queue: str) -> None:
+def test_cluster_mixed_kills_of_members_nodes_and_consumers_repeat_only_unacked_batches(
+    etcds: EtcdCluster, tmp_path: Path, queue: str
+) -> None:
     """Members, leading nodes and consumers, one after the other; what dies is started anew."""
 
     async def evil(troupe: Troupe) -> None:

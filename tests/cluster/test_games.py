@@ -102,7 +102,9 @@ class Game:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_message_is_acked_whatever_comes(etcd: EtcdCluster, queue: str, seed: int) -> None:
+def test_cluster_under_random_faults_acks_every_message_and_leaves_no_gap_in_the_numbers(
+    etcd: EtcdCluster, queue: str, seed: int
+) -> None:
     async def whole() -> Game:
         game = Game(etcd, queue, seed)
         await game.play()

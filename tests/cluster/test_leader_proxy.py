@@ -62,7 +62,9 @@ async def said(port: int, text: bytes, wanted: int) -> bytes:
 
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
-def test_a_connection_is_passed_on_to_the_leader(tmp_path: Path, is_encrypted: bool) -> None:
+def test_leader_proxy_forwards_a_connection_to_the_leader_only_with_the_secret(
+    tmp_path: Path, is_encrypted: bool
+) -> None:
     tls = server_context(tmp_path) if is_encrypted else None
     pin = _digest(certificate(tmp_path)[0]) if is_encrypted else ""
 
@@ -87,7 +89,7 @@ def test_a_connection_is_passed_on_to_the_leader(tmp_path: Path, is_encrypted: b
     asyncio.run(game())
 
 
-def test_a_certificate_that_is_not_the_leaders_is_not_trusted(tmp_path: Path) -> None:
+def test_leader_proxy_does_not_trust_a_certificate_that_is_not_the_leaders(tmp_path: Path) -> None:
     async def game() -> None:
         leader = LeaderProxy(Lead(is_on=True), "secret")
         leader.guard("echo", Echo)
@@ -101,7 +103,7 @@ def test_a_certificate_that_is_not_the_leaders_is_not_trusted(tmp_path: Path) ->
     asyncio.run(game())
 
 
-def test_who_waits_for_a_leader_is_given_to_this_node_when_it_leads() -> None:
+def test_leader_proxy_gives_a_waiting_connection_to_this_node_when_it_leads() -> None:
     async def game() -> None:
         lead = Lead(is_on=False)
         gate = LeaderProxy(lead, "secret")
@@ -117,7 +119,7 @@ def test_who_waits_for_a_leader_is_given_to_this_node_when_it_leads() -> None:
     asyncio.run(game())
 
 
-def test_what_was_passed_on_ends_with_the_one_it_was_passed_on_to() -> None:
+def test_leader_proxy_ends_forwarded_connections_when_the_leader_is_lost() -> None:
     async def game() -> None:
         leader = LeaderProxy(Lead(is_on=True), "secret")
         leader.guard("echo", Echo)
@@ -144,7 +146,7 @@ def test_what_was_passed_on_ends_with_the_one_it_was_passed_on_to() -> None:
 
 
 @pytest.mark.process
-def test_servers_with_certificates_of_their_own_pass_on_encrypted(
+def test_leader_proxy_forwards_encrypted_between_servers_with_certificates_of_their_own(
     etcd: EtcdCluster, queue: str, tmp_path: Path
 ) -> None:
     """By socket, HTTP and STOMP through the node that does not lead, whose certificate clients see; what is between the

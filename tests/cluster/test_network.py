@@ -104,7 +104,7 @@ def network() -> Iterator[Network]:
         made.__exit__()
 
 
-def test_what_a_network_is_made_of_is_gone_when_it_is_left_though_somebody_is_still_in_it(network: Network) -> None:
+def test_network_namespaces_are_removed_on_exit_while_a_process_is_still_in_them(network: Network) -> None:
     with Network(1) as other, subprocess.Popen([*other.prefixes[0], "sleep", "600"]) as dweller:
         assert len(other.left()) == 2
         other.__exit__()
@@ -115,7 +115,9 @@ def test_what_a_network_is_made_of_is_gone_when_it_is_left_though_somebody_is_st
 
 
 @pytest.mark.parametrize("who", ["leader", "follower"])
-def test_a_member_is_cut_off_and_comes_back(network: Network, tmp_path: Path, queue: str, who: str) -> None:
+def test_etcd_member_cut_off_and_reconnected_repeats_at_most_unacked_batches(
+    network: Network, tmp_path: Path, queue: str, who: str
+) -> None:
     """Consumers whose lease ends meanwhile have their unacked batch worked on twice, as if they had frozen."""
 
     async def evil(troupe: Troupe) -> None:

@@ -60,7 +60,9 @@ async def counted(etcds: EtcdCluster) -> AsyncIterator[Counting]:
             await task
 
 
-def test_handing_out_takes_no_call_of_its_own_and_an_ack_no_payload(etcd: EtcdCluster, queue: str) -> None:
+def test_dispatcher_hands_out_without_a_call_of_its_own_and_removes_acked_without_payload(
+    etcd: EtcdCluster, queue: str
+) -> None:
     """What moves a message into the line gives it to its consumer too, in one transaction for many of them; nobody
     calls a consumer. What was acked is removed by its number."""
 
@@ -92,7 +94,7 @@ def test_handing_out_takes_no_call_of_its_own_and_an_ack_no_payload(etcd: EtcdCl
     play(game())
 
 
-def test_an_ack_is_one_call_and_waits_for_nobody(etcd: EtcdCluster, queue: str) -> None:
+def test_ack_in_a_dispatched_queue_is_one_call_and_needs_no_leader(etcd: EtcdCluster, queue: str) -> None:
     """Nobody leads the queue while it is acked; whoever leads next removes it from the line."""
 
     async def game() -> None:
@@ -121,7 +123,7 @@ def test_an_ack_is_one_call_and_waits_for_nobody(etcd: EtcdCluster, queue: str) 
     play(game())
 
 
-def test_every_leader_has_a_copy_of_each_consumers_key(etcd: EtcdCluster, queue: str) -> None:
+def test_dispatcher_of_every_new_leader_knows_each_consumers_key(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         keys = Keys(queue)
         async with at(*etcd.endpoints) as client, Consumer(client, queue, "bob", host="machine-1"):
@@ -147,7 +149,7 @@ def test_every_leader_has_a_copy_of_each_consumers_key(etcd: EtcdCluster, queue:
     play(game())
 
 
-def test_the_lead_goes_to_the_node_where_all_consumers_are(
+def test_leader_election_moves_the_lead_to_the_node_where_all_consumers_are(
     etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0

@@ -20,7 +20,7 @@ def blocks(kind: str) -> list[str]:
     return code_blocks(PAGE.read_text(), kind)
 
 
-def test_the_lines_and_the_program_run(etcd: EtcdCluster, tmp_path: Path) -> None:
+def test_cluster_page_commands_and_programs_run(etcd: EtcdCluster, tmp_path: Path) -> None:
     folders = [str(Path(program("etcdctl")).parent), str(Path(sys.executable).parent), os.environ["PATH"]]
     endpoints = ",".join(etcd.endpoints)
     environment = {

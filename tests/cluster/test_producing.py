@@ -22,7 +22,9 @@ pytestmark = pytest.mark.process
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_what_was_confirmed_is_there_after_a_kill_of_all(tmp_path: Path, queue: str, level: str) -> None:
+def test_cluster_producer_at_each_level_keeps_confirmed_messages_after_a_kill_of_all_members(
+    tmp_path: Path, queue: str, level: str
+) -> None:
     async def game(etcd: EtcdCluster) -> None:
         async with at(*etcd.endpoints) as client:
             producer = Producer(client, queue, "me", TimeOrderedIds(), level)
@@ -42,7 +44,7 @@ def test_what_was_confirmed_is_there_after_a_kill_of_all(tmp_path: Path, queue: 
         play(game(cluster))
 
 
-def test_few_and_none_have_many_on_their_way_and_few_tells_of_faults_later(
+def test_cluster_producer_levels_few_and_none_do_not_wait_and_few_raises_errors_at_flush(
     queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("yirangmq.cluster.clients.TRIES", 1)
@@ -66,7 +68,7 @@ def test_few_and_none_have_many_on_their_way_and_few_tells_of_faults_later(
     play(game())
 
 
-def test_producing_takes_one_call(etcd: EtcdCluster, queue: str) -> None:
+def test_cluster_producer_publishes_a_batch_with_one_call(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             calls = 0
@@ -87,7 +89,7 @@ def test_producing_takes_one_call(etcd: EtcdCluster, queue: str) -> None:
     play(game())
 
 
-def test_messages_are_refused_before_etcd_is_full(tmp_path: Path, queue: str) -> None:
+def test_quota_refuses_messages_before_etcd_is_full(tmp_path: Path, queue: str) -> None:
     quota = 32 * 1024**2
 
     async def game(etcd: EtcdCluster) -> None:
@@ -137,7 +139,7 @@ def test_messages_are_refused_before_etcd_is_full(tmp_path: Path, queue: str) ->
         play(game(cluster))
 
 
-def test_a_queue_that_nearly_fills_etcd_is_drained_without_help(tmp_path: Path, queue: str) -> None:
+def test_dispatcher_drains_a_queue_that_nearly_fills_etcd_without_help(tmp_path: Path, queue: str) -> None:
     """A plain client goes on where ours would be refused. Moving and handing out need room for more copies than there
     is, so it is done bit by bit, as acks and compaction make room, and etcd never says that it is full."""
     quota = 12 * 1024**2
@@ -162,7 +164,7 @@ def test_a_queue_that_nearly_fills_etcd_is_drained_without_help(tmp_path: Path, 
         play(game(cluster))
 
 
-def test_room_is_given_out_with_care() -> None:
+def test_quota_room_is_a_share_of_what_etcd_has_left_and_waits_for_a_new_measure() -> None:
     async def game() -> None:
         room = EtcdQuota()
         assert room.left == float("inf")
@@ -184,7 +186,7 @@ def test_room_is_given_out_with_care() -> None:
     play(game())
 
 
-def test_a_full_etcd_is_drained_and_repaired(tmp_path: Path, queue: str) -> None:
+def test_dispatcher_drains_a_full_etcd_and_repair_makes_it_writable(tmp_path: Path, queue: str) -> None:
     """A plain client cannot be refused before the hard end: acks go on, and after the repair everything does."""
     quota = 16 * 1024**2
 

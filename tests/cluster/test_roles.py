@@ -51,7 +51,7 @@ def store(etcds: EtcdCluster, name: str) -> str:
     return f"etcd://{etcds.endpoints[0]}?name={name}"
 
 
-def test_each_does_what_it_may_and_no_more(tmp_path: Path, queue: str) -> None:
+def test_etcd_roles_allow_producer_consumer_and_node_their_work_and_no_more(tmp_path: Path, queue: str) -> None:
     async def game(etcds: EtcdCluster) -> None:
         import asyncio
 
@@ -94,7 +94,7 @@ def test_each_does_what_it_may_and_no_more(tmp_path: Path, queue: str) -> None:
         play(game(cluster))
 
 
-def test_servers_need_no_more_than_their_role(queue: str, tmp_path: Path) -> None:
+def test_etcd_roles_are_sufficient_for_servers_and_refuse_other_stores(queue: str, tmp_path: Path) -> None:
     with EtcdCluster(tmp_path / "etcd", flags=QUICK) as cluster:
         cli(cluster, "apply", "--server", "main", "--server", "shop")
         with_user(cluster, tmp_path, "root", "root")
@@ -121,7 +121,7 @@ def test_servers_need_no_more_than_their_role(queue: str, tmp_path: Path) -> Non
             assert "permission denied" in refused.stderr
 
 
-def test_the_commands_of_etcdctl() -> None:
+def test_etcd_roles_are_printed_as_commands_of_etcdctl() -> None:
     assert as_commands([server_role("main"), server_role("shop")]) == [
         "etcdctl role add yirangmq-server",
         "etcdctl role grant-permission --prefix=true yirangmq-server readwrite /yirangmq/main/",

@@ -16,7 +16,7 @@ from yirangmq.client.connect import connect
 pytestmark = pytest.mark.process
 
 
-def test_the_leader_of_etcd_is_killed_and_then_the_leading_server(
+def test_served_queue_loses_nothing_when_the_etcd_leader_and_then_the_leading_server_is_killed(
     etcds: EtcdCluster, queue: str, tmp_path: Path
 ) -> None:
     with served(tmp_path, etcds.endpoints, queue, lease=5) as nodes, load(nodes.addresses, queue) as work:
@@ -36,7 +36,7 @@ def test_the_leader_of_etcd_is_killed_and_then_the_leading_server(
             assert counts.published == counts.acked == len(set(work.confirmed))
 
 
-def test_a_leader_whose_work_hangs_is_replaced_though_its_lease_lives(
+def test_leader_election_replaces_a_leader_that_hangs_though_its_etcd_lease_lives(
     etcd: EtcdCluster, queue: str, tmp_path: Path
 ) -> None:
     more, program = "&watchdog=3", "tests.cluster.hanging"

@@ -54,7 +54,7 @@ def fill(etcd: EtcdCluster) -> None:
     play(put_on())
 
 
-def test_publishing_stops_in_time_because_members_show_their_quota(queue: str, tmp_path: Path) -> None:
+def test_quota_shown_by_etcd_members_stops_publishing_in_time_and_not_consuming(queue: str, tmp_path: Path) -> None:
     """Nobody told the server of it, nor may it ask as root; and what is in the store can still be consumed."""
     with EtcdCluster(tmp_path / "etcd", flags=[*FLAGS, *QUICK]) as etcd:
         nodes = Served(tmp_path / "nodes", etcd.endpoints, queue, lease=30)
@@ -80,7 +80,9 @@ def test_publishing_stops_in_time_because_members_show_their_quota(queue: str, t
             nodes.kill()
 
 
-def test_a_full_etcd_refuses_clearly_and_goes_on_after_the_repair(queue: str, tmp_path: Path) -> None:
+def test_etcd_that_is_full_refuses_with_a_clear_error_and_continues_after_the_repair(
+    queue: str, tmp_path: Path
+) -> None:
     with (
         EtcdCluster(tmp_path / "etcd", flags=FLAGS) as etcd,
         served(tmp_path / "nodes", etcd.endpoints, queue, lease=60) as nodes,
@@ -119,7 +121,7 @@ def test_a_full_etcd_refuses_clearly_and_goes_on_after_the_repair(queue: str, tm
         assert (counts.published, counts.acked, counts.ready, counts.leased) == (21, 21, 0, 0)
 
 
-def test_a_repair_that_does_not_help_says_so(tmp_path: Path) -> None:
+def test_cli_cluster_repair_that_does_not_help_advises_a_larger_quota(tmp_path: Path) -> None:
     """All that is in it is in use."""
     with EtcdCluster(tmp_path / "etcd", flags=FLAGS) as etcd:
         [member] = etcd.members
@@ -144,7 +146,7 @@ def test_a_repair_that_does_not_help_says_so(tmp_path: Path) -> None:
         etcd.ctl("put", "/others/more", "1")
 
 
-def test_what_a_member_shows() -> None:
+def test_etcd_gauges_are_read_from_the_metrics_page_of_a_member() -> None:
     page = b"""# TYPE etcd_server_quota_backend_bytes gauge
 etcd_server_quota_backend_bytes 1.6777216e+07
 etcd_mvcc_db_total_size_in_bytes 20480
@@ -157,5 +159,5 @@ etcd_mvcc_db_total_size_in_use_in_bytes NaN
 @pytest.mark.parametrize(
     ("shown", "told", "chosen"), [(0, 5, 5), (3, 5, 3), (9, 5, 5), (0, NOBODY_SAID, NOBODY_SAID), (9, NOBODY_SAID, 9)]
 )
-def test_the_least_of_what_is_known_of_a_quota(shown: int, told: int, chosen: int) -> None:
+def test_quota_of_etcd_is_the_smaller_of_the_shown_and_the_configured(shown: int, told: int, chosen: int) -> None:
     assert effective_quota(shown, told) == chosen

@@ -27,7 +27,9 @@ def two(etcd: EtcdCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield made
 
 
-def test_published_at_one_node_by_socket_and_consumed_at_the_other_over_http(two: Served, queue: str) -> None:
+def test_served_queue_published_by_socket_at_one_node_is_consumed_over_http_at_the_other(
+    two: Served, queue: str
+) -> None:
     with connect(two.address("a", "tcp")) as here, connect(two.nodes["b"].address) as there:
         sent = [here.publish(queue, {"n": number}).id for number in range(20)]
         with WebQueues(two.port("b", "http")) as web:
@@ -38,7 +40,7 @@ def test_published_at_one_node_by_socket_and_consumed_at_the_other_over_http(two
         assert here.counts(queue).acked == there.counts(queue).acked == 20
 
 
-def test_a_stomp_client_of_the_node_that_does_not_lead(two: Served, queue: str) -> None:
+def test_stomp_client_of_a_follower_consumes_acks_and_publishes(two: Served, queue: str) -> None:
     client = LiveClient(two.port("b", "stomp")).connect()
     try:
         client.confirm(client.line.subscribe, f"/queue/{queue}", id="1", ack="client-individual")
@@ -55,7 +57,7 @@ def test_a_stomp_client_of_the_node_that_does_not_lead(two: Served, queue: str) 
         client.close()
 
 
-def test_commands_find_the_node_that_leads(two: Served, queue: str, tmp_path: Path) -> None:
+def test_cli_commands_find_the_node_that_leads(two: Served, queue: str, tmp_path: Path) -> None:
     done = run_command(tmp_path, "publish", "-q", queue, '{"n":1}', "--store", two.url)
     assert done.returncode == 0, done.stderr
     shown = run_command(tmp_path, "status", "--store", two.url, "--json")
@@ -65,14 +67,14 @@ def test_commands_find_the_node_that_leads(two: Served, queue: str, tmp_path: Pa
     assert json.loads(told.stdout)["served"]["leader"] == two.leader()
 
 
-def test_commands_have_a_store_for_themselves_that_nobody_serves(etcd: EtcdCluster, queue: str, tmp_path: Path) -> None:
+def test_cli_commands_open_a_store_in_etcd_that_has_no_server(etcd: EtcdCluster, queue: str, tmp_path: Path) -> None:
     url = f"etcd://{etcd.endpoints[0]}?name={queue}"
     for words in (["publish", "-q", queue, '{"n":1}'], ["consume", "-q", queue, "--max", "1"], ["check"]):
         done = run_command(tmp_path, *words, "--store", url)
         assert done.returncode == 0, (words, done.stderr)
 
 
-def test_what_etcdctl_puts_is_taken_in(two: Served, etcd: EtcdCluster, queue: str) -> None:
+def test_served_queue_takes_in_messages_put_by_etcdctl(two: Served, etcd: EtcdCluster, queue: str) -> None:
     for key, text in (("p/ann/k1", '{"n":1}'), ("producer/k2", "plain"), ("i/ann/k1", '{"n":1}'), ("p/ann/k1", "new")):
         root = "queue" if key.startswith("producer") else "q"
         etcd.ctl("put", f"/{root}/{queue}/{key}", text)
@@ -84,7 +86,7 @@ def test_what_etcdctl_puts_is_taken_in(two: Served, etcd: EtcdCluster, queue: st
         assert there.lease(queue) == []
 
 
-def test_queues_are_served_or_dispatched_and_never_both(
+def test_served_and_dispatched_queues_exclude_each_other_in_one_etcd(
     two: Served, etcd: EtcdCluster, queue: str, tmp_path: Path
 ) -> None:
     here = f"etcd://{etcd.endpoints[0]}"
@@ -100,7 +102,7 @@ def test_queues_are_served_or_dispatched_and_never_both(
         etcd.ctl("del", f"/q/{queue}/s")
 
 
-def test_nothing_confirmed_is_lost_when_the_leader_is_killed_under_load(
+def test_served_queue_loses_nothing_confirmed_when_the_leader_is_killed_under_load(
     etcd: EtcdCluster, queue: str, tmp_path: Path
 ) -> None:
     with served(tmp_path, etcd.endpoints, queue, lease=8) as nodes:
@@ -140,7 +142,9 @@ def test_nothing_confirmed_is_lost_when_the_leader_is_killed_under_load(
         assert set(seen.values()) == {1}
 
 
-def test_a_leader_that_slept_is_fenced_and_leases_outlive_it(etcd: EtcdCluster, queue: str, tmp_path: Path) -> None:
+def test_fencing_stops_a_leader_that_slept_and_its_leases_outlive_it(
+    etcd: EtcdCluster, queue: str, tmp_path: Path
+) -> None:
     with served(tmp_path, etcd.endpoints, queue, lease=6) as nodes:
         first = nodes.leader()
         heir = nodes.other(first)
@@ -166,7 +170,7 @@ def test_a_leader_that_slept_is_fenced_and_leases_outlive_it(etcd: EtcdCluster, 
         assert nodes.leader() == heir
 
 
-def test_a_node_that_dies_gives_back_what_its_clients_held_and_one_that_stops_hands_over(
+def test_served_node_killed_releases_the_leases_of_its_clients_and_a_stopped_leader_hands_over(
     etcd: EtcdCluster, queue: str, tmp_path: Path
 ) -> None:
     with served(tmp_path, etcd.endpoints, queue, lease=60) as nodes:
@@ -189,7 +193,7 @@ def test_a_node_that_dies_gives_back_what_its_clients_held_and_one_that_stops_ha
         client.close()
 
 
-def test_publishing_is_refused_while_etcd_is_nearly_full(etcd: EtcdCluster, queue: str, tmp_path: Path) -> None:
+def test_quota_refuses_publishing_while_etcd_is_nearly_full(etcd: EtcdCluster, queue: str, tmp_path: Path) -> None:
     """As far as this server knows: it was told of a smaller quota than etcd has."""
     nodes = Served(tmp_path, etcd.endpoints, queue, lease=30)
     nodes.url += "&quota=20000"
@@ -213,7 +217,7 @@ def test_publishing_is_refused_while_etcd_is_nearly_full(etcd: EtcdCluster, queu
         nodes.kill()
 
 
-def test_what_a_node_cannot_be_is_refused(tmp_path: Path) -> None:
+def test_served_node_refuses_unsupported_options_and_addresses(tmp_path: Path) -> None:
     for words in (["--topics", "here"], ["--max-store-bytes", "1"], ["--cluster-listen", "nowhere"]):
         done = run_command(tmp_path, "serve", "--store", "etcd://127.0.0.1:1", *words)
         assert done.returncode == 2, done.stderr

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 TLS = {"tls_cert": "c", "tls_key": "k"}
 
 
-def test_nothing_said_is_enough() -> None:
+def test_config_without_settings_is_complete() -> None:
     config = load({}, {}, {})
     assert config == Config()
     assert config.store_url == "sqlite:yirang-data/queue.db"
@@ -27,7 +27,7 @@ def test_nothing_said_is_enough() -> None:
     assert config.node_name
 
 
-def test_the_environment_wins_over_the_file_and_flags_over_both() -> None:
+def test_config_flags_override_the_environment_and_the_environment_the_file() -> None:
     document = {"max_connections": 1, "max_pending": 1, "idle_seconds": 1, "data": "file"}
     env = {"YIRANGMQ_MAX_PENDING": "2", "YIRANGMQ_IDLE_SECONDS": "2", "HOME": "/"}
     config = load(document, env, {"idle_seconds": "3", "max_frame_bytes": None})
@@ -37,7 +37,7 @@ def test_the_environment_wins_over_the_file_and_flags_over_both() -> None:
 
 
 @pytest.mark.parametrize("name", [one.name for one in fields(Config)])
-def test_every_setting_can_be_given_in_each_way(name: str) -> None:
+def test_config_setting_can_be_given_by_file_variable_and_flag(name: str) -> None:
     given: dict[str, Any] = {
         "store": "memory:", "file_access": "group",
         "durability": "os", "socket_mode": "600", "tcp": "127.0.0.1:0", "insecure": "true",
@@ -120,7 +120,7 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         ([], {}, {}, "config", "a JSON object"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_name(
+def test_config_setting_that_is_invalid_is_refused_with_its_name_and_a_reason(
     document: object, env: dict[str, str], flags: dict[str, object], field: str, says: str
 ) -> None:
     with pytest.raises(BadInput, match=says.replace("(", r"\(")) as caught:
@@ -136,7 +136,7 @@ HAVE_OFF = {"socket", "topics", "feed_socket", "files_by_date"}
 
 
 @pytest.mark.parametrize("name", sorted(PATHS))
-def test_a_path_is_not_a_switch(name: str) -> None:
+def test_config_path_refuses_the_words_of_a_switch(name: str) -> None:
     for word in ("on", "off", "yes", "no", "true", "FALSE", "1", "0", "Enabled", "disabled", " on "):
         if word == "off" and name in HAVE_OFF:
             assert getattr(load({name: word}, {}, {}), name) == "off"
@@ -148,7 +148,7 @@ def test_a_path_is_not_a_switch(name: str) -> None:
             assert caught.value.field == name
 
 
-def test_whatever_is_said_to_be_a_file_or_a_folder_is_read_as_a_path() -> None:
+def test_config_setting_described_as_file_or_folder_is_read_as_a_path() -> None:
     """A new setting must not make a folder called ``on`` again."""
     named = {
         one.name
@@ -159,7 +159,7 @@ def test_whatever_is_said_to_be_a_file_or_a_folder_is_read_as_a_path() -> None:
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:7411", ":7411", "192.168.1.5:7411", "[::]:7411", "queue.example:7411"])
-def test_beyond_this_machine_a_token_is_needed(address: str) -> None:
+def test_token_is_required_for_tcp_beyond_this_machine(address: str) -> None:
     with pytest.raises(BadInput, match="other machines") as caught:
         load({"tcp": address}, {}, {})
     assert caught.value.field == "tcp"
@@ -177,7 +177,7 @@ def test_beyond_this_machine_a_token_is_needed(address: str) -> None:
         {"store": "etcd://h1", "cluster_listen": "10.0.0.1:7412", "topics": "off"},
     ],
 )
-def test_clear_text_beyond_this_machine_needs_insecure_although_there_is_a_token(exposed: dict[str, Any]) -> None:
+def test_tls_or_insecure_is_required_beyond_this_machine_even_with_a_token(exposed: dict[str, Any]) -> None:
     settings = {**exposed, "token": TOKEN}
     with pytest.raises(BadInput, match="clear text: set tls_cert and tls_key, or say insecure") as caught:
         load(settings, {}, {})
@@ -186,7 +186,7 @@ def test_clear_text_beyond_this_machine_needs_insecure_although_there_is_a_token
     load({**settings, **TLS}, {}, {})
 
 
-def test_clear_text_on_this_machine_and_signed_heartbeats_need_nothing() -> None:
+def test_tls_is_not_required_on_this_machine_nor_for_signed_heartbeats() -> None:
     load({"tcp": "127.0.0.1:7411", "http": "[::1]:8080", "token": TOKEN}, {}, {})
     pair = {"pair_peer": "10.0.0.2:9091", "pair_listen": "10.0.0.1:9091", "pair_key": TOKEN, "node": "north"}
     load(pair, {}, {})
@@ -219,13 +219,13 @@ def test_secret_of_fewer_than_16_characters_is_refused_with_what_to_do(name: str
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:7411", "localhost:7411", "[::1]:7411", "127.9.9.9:1"])
-def test_on_this_machine_none_is_needed(address: str) -> None:
+def test_token_is_not_required_for_tcp_on_this_machine(address: str) -> None:
     assert load({"tcp": address}, {}, {}).tcp_address is not None
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:8080", ":8080", "[::]:8080", "queue.example:8080"])
 @pytest.mark.parametrize("door", ["http", "stomp"])
-def test_beyond_this_machine_http_and_stomp_need_a_token_too(door: str, address: str) -> None:
+def test_token_is_required_for_http_and_stomp_beyond_this_machine(door: str, address: str) -> None:
     with pytest.raises(BadInput, match="other machines") as caught:
         load({door: address}, {}, {})
     assert caught.value.field == door
@@ -235,7 +235,7 @@ def test_beyond_this_machine_http_and_stomp_need_a_token_too(door: str, address:
         load({}, {"MQ_HOST": "0.0.0.0"}, {})
 
 
-def test_http_is_at_port_8080_of_this_machine_unless_told_otherwise() -> None:
+def test_config_http_address_is_port_8080_of_this_machine_unless_set_otherwise() -> None:
     assert load({}, {}, {}).http_address == ("127.0.0.1", 8080)
     assert load({}, {"MQ_PORT": "9000"}, {}).http_address == ("localhost", 9000)
     assert load({"http": "off"}, {"MQ_HOST": "127.0.0.1"}, {}).http_address == ("127.0.0.1", 8080)
@@ -245,7 +245,7 @@ def test_http_is_at_port_8080_of_this_machine_unless_told_otherwise() -> None:
     assert load({"http": "unix:/run/mq.sock"}, {}, {}).http_address == "/run/mq.sock"
 
 
-def test_the_document_s_variables_and_their_defaults() -> None:
+def test_config_mq_variables_are_read_and_have_their_defaults() -> None:
     assert load({}, {}, {}).policy_defaults == Defaults(max_queues=10_000)
     plain = load({}, {}, {})
     assert (plain.mq_admin_password, plain.mq_payload_limit, plain.data) == ("", 1_048_576, "yirang-data")
@@ -261,7 +261,7 @@ def test_the_document_s_variables_and_their_defaults() -> None:
     assert load({}, dict.fromkeys(env, ""), {}) == Config()
 
 
-def test_a_token_is_not_printed() -> None:
+def test_token_is_not_printed_with_the_config() -> None:
     config = load(
         {"token": f"{TOKEN}-1", "mq_admin_password": f"{TOKEN}-2", "http_tokens": [{"token": f"{TOKEN}-3"}]}, {}, {}
     )
@@ -269,7 +269,7 @@ def test_a_token_is_not_printed() -> None:
     assert TOKEN not in repr(config.http_tokens)
 
 
-def test_the_page_is_current() -> None:
+def test_config_page_is_current() -> None:
     spec = importlib.util.spec_from_file_location("config_docs", ROOT / "tools" / "config_docs.py")
     assert spec is not None
     assert spec.loader is not None
@@ -278,14 +278,14 @@ def test_the_page_is_current() -> None:
     assert (ROOT / "docs" / "configuration.md").read_text() == tool.page(), "run: python tools/config_docs.py"
 
 
-def test_the_page_names_every_setting_its_default_variable_and_flag() -> None:
+def test_config_page_names_every_setting_its_default_variable_and_flag() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text()
     for setting in fields(Config):
         for text in (setting.name, variable(setting.name), flag(setting.name), default_of(setting)):
             assert not text or f"`{text}`" in page
 
 
-def test_hooks_of_processors_must_be_allowed() -> None:
+def test_hook_of_a_processor_must_be_allowed_in_the_config() -> None:
     chains = {"mail": {"hooks": [{"hook": "bank.rules:check"}]}}
     assert load({"processors": chains, "hooks": ["bank"]}, {}, {}).policy_defaults.hooks == ("bank",)
     with pytest.raises(BadInput, match=r"^processors\.mail: .*bank\.rules:check may not run here"):
@@ -294,6 +294,6 @@ def test_hooks_of_processors_must_be_allowed() -> None:
         load({"processors": {"mail": {"integrity": "md5"}}}, {}, {})
 
 
-def test_variables_of_commands_do_not_disturb_a_server() -> None:
+def test_config_of_a_server_ignores_the_variables_of_commands() -> None:
     names = ("CA", "CERT", "KEY", "SERVER_TIMEOUT", "ETCD_CA", "ETCD_CERT", "ETCD_KEY", "STORE_URL", "TRACEBACK")
     assert load({}, {f"YIRANGMQ_{name}": "x" for name in names}, {}) == Config()

@@ -26,7 +26,7 @@ def state_of(queues: Queues, queue: str = "mail") -> Counts:
     return queues.counts(queue)
 
 
-def test_a_drain_finishes_what_is_in_work_and_returns_what_is_not(queues: Queues) -> None:
+def test_drain_finishes_running_handlers_and_releases_messages_not_started(queues: Queues) -> None:
     slow = Blocking()
     queues.publish_many("mail", list(range(10)))
     consumer = Consumer(queues)
@@ -45,7 +45,7 @@ def test_a_drain_finishes_what_is_in_work_and_returns_what_is_not(queues: Queues
     assert {queues.lease("mail")[0].attempt for _ in range(9)} == {1}, "being held and given back is no attempt"
 
 
-def test_a_drain_under_load_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+def test_drain_under_load_loses_and_repeats_no_message(tmp_path: Path) -> None:
     with yirangmq.open(f"sqlite:{tmp_path / 'q.db'}") as queues:
         sent = {stored.id for stored in queues.publish_many("mail", list(range(400)))}
         handled: list[str] = []
@@ -69,7 +69,7 @@ def _note_and_stop(delivery: HandlerDelivery, handled: list[str], stop_at: int, 
         consumer.stop()
 
 
-def test_what_does_not_end_in_time_is_given_back_unfinished(queues: Queues) -> None:
+def test_drain_timeout_nacks_messages_of_handlers_that_have_not_ended(queues: Queues) -> None:
     slow = Blocking()
     id = queues.publish("mail", "x").id
     consumer = Consumer(queues, drain_seconds=0.05)
@@ -83,7 +83,7 @@ def test_what_does_not_end_in_time_is_given_back_unfinished(queues: Queues) -> N
     slow.go.set()
 
 
-def test_a_stop_before_the_run_is_obeyed(queues: Queues) -> None:
+def test_drain_requested_before_the_run_leaves_nothing_leased(queues: Queues) -> None:
     queues.publish("mail", "x")
     consumer = Consumer(queues)
     consumer.handler("mail")(lambda delivery: None)
@@ -92,7 +92,7 @@ def test_a_stop_before_the_run_is_obeyed(queues: Queues) -> None:
     assert queues.counts("mail").leased == 0
 
 
-def test_a_consumer_can_run_again(queues: Queues) -> None:
+def test_consumer_run_can_be_repeated(queues: Queues) -> None:
     consumer = Consumer(queues)
     consumer.handler("mail")(lambda delivery: None)
     for _ in range(2):
@@ -100,7 +100,7 @@ def test_a_consumer_can_run_again(queues: Queues) -> None:
         assert consumer.run(until_empty=True) == ConsumerSummary(done=1)
 
 
-def test_it_does_not_run_twice_at_a_time(queues: Queues) -> None:
+def test_consumer_run_is_refused_while_another_run_is_active(queues: Queues) -> None:
     consumer = Consumer(queues)
     consumer.handler("mail")(lambda delivery: None)
     with running(consumer):
@@ -110,7 +110,7 @@ def test_it_does_not_run_twice_at_a_time(queues: Queues) -> None:
 
 
 @pytest.mark.parametrize("by", ["operator", "program"])
-def test_a_pause_stops_the_leases_and_a_resume_goes_on(queues: Queues, by: str) -> None:
+def test_pause_stops_leasing_and_resume_continues(queues: Queues, by: str) -> None:
     done: list[object] = []
     watched = Watched(queues)
     consumer = Consumer(watched, name="worker-1")
@@ -142,7 +142,7 @@ def test_a_pause_stops_the_leases_and_a_resume_goes_on(queues: Queues, by: str) 
         until(lambda: done == [1, 2])
 
 
-def test_a_pause_gives_back_what_was_not_begun_and_lets_the_rest_end(queues: Queues) -> None:
+def test_pause_releases_messages_not_started_and_lets_running_handlers_end(queues: Queues) -> None:
     slow = Blocking()
     queues.publish_many("mail", [1, 2, 3])
     consumer = Consumer(queues)
@@ -157,7 +157,7 @@ def test_a_pause_gives_back_what_was_not_begun_and_lets_the_rest_end(queues: Que
         assert queues.counts("mail").ready == 2
 
 
-def test_a_drain_wished_by_an_operator_ends_with_nothing_leased(queues: Queues) -> None:
+def test_drain_requested_by_an_operator_ends_with_nothing_leased(queues: Queues) -> None:
     queues.publish_many("mail", list(range(50)))
     slow = Blocking()
     consumer = Consumer(queues, concurrency=2, name="worker-1")
@@ -174,7 +174,7 @@ def test_a_drain_wished_by_an_operator_ends_with_nothing_leased(queues: Queues) 
     assert queues.consumer_list() == []
 
 
-def test_a_draining_consumer_does_not_go_back_to_work(queues: Queues) -> None:
+def test_drain_is_not_undone_by_resume_or_pause(queues: Queues) -> None:
     slow = Blocking()
     queues.publish("mail", 1)
     consumer = Consumer(queues)
@@ -189,7 +189,7 @@ def test_a_draining_consumer_does_not_go_back_to_work(queues: Queues) -> None:
         run.ended()
 
 
-def test_a_gate_that_is_shut_stays_shut() -> None:
+def test_drain_state_of_the_gate_is_not_reopened_by_later_requests() -> None:
     gate = PauseGate()
     assert [gate.apply_request(wish) for wish in ("resume", "pause", "pause", "resume")] == [False, True, False, True]
     assert gate.apply_request("drain")
@@ -199,7 +199,7 @@ def test_a_gate_that_is_shut_stays_shut() -> None:
     assert not gate.set_state(ConsumerState.RUNNING)
 
 
-def test_work_goes_on_where_nobody_keeps_a_roster(queues: Queues) -> None:
+def test_consumer_registry_missing_on_the_server_does_not_stop_the_consumer(queues: Queues) -> None:
     watched = Watched(queues)
 
     def refuse(verb: str, number: int) -> None:
@@ -213,7 +213,7 @@ def test_work_goes_on_where_nobody_keeps_a_roster(queues: Queues) -> None:
     assert consumer.run(until_empty=True) == ConsumerSummary(done=1)
 
 
-def test_fetching_goes_on_after_the_broker_was_away(queues: Queues) -> None:
+def test_retry_of_a_failed_lease_request_continues_fetching(queues: Queues) -> None:
     watched = Watched(queues)
 
     def refuse_twice(verb: str, number: int) -> None:
@@ -227,7 +227,7 @@ def test_fetching_goes_on_after_the_broker_was_away(queues: Queues) -> None:
     assert consumer.run(until_empty=True) == ConsumerSummary(done=1)
 
 
-def test_an_error_that_will_not_pass_ends_the_run(queues: Queues) -> None:
+def test_permanent_error_of_a_lease_request_ends_the_run_after_running_handlers_finish(queues: Queues) -> None:
     watched = Watched(queues)
     slow = Blocking()
 
@@ -249,7 +249,7 @@ def test_an_error_that_will_not_pass_ends_the_run(queues: Queues) -> None:
 # -- how much ---------------------------------------------------------------------------------------------------------
 
 
-def test_eight_at_a_time_handle_a_thousand_messages_once_each(tmp_path: Path) -> None:
+def test_worker_pool_of_eight_threads_handles_a_thousand_messages_once_each(tmp_path: Path) -> None:
     with yirangmq.open(f"sqlite:{tmp_path / 'q.db'}") as queues:
         sent = [stored.id for stored in queues.publish_many("mail", list(range(1000)))]
         handled: list[str] = []
@@ -267,7 +267,7 @@ def test_eight_at_a_time_handle_a_thousand_messages_once_each(tmp_path: Path) ->
         assert queues.counts("mail").done == 1000
 
 
-def test_no_more_at_a_time_than_allowed(queues: Queues) -> None:
+def test_worker_pool_runs_no_more_handlers_at_a_time_than_the_concurrency_of_each_queue(queues: Queues) -> None:
     slow = Blocking()
     queues.publish_many("mail", list(range(10)))
     queues.publish_many("news", list(range(10)))
@@ -282,7 +282,7 @@ def test_no_more_at_a_time_than_allowed(queues: Queues) -> None:
         assert Counter(delivery.queue for delivery in slow.begun) == {"mail": 10, "news": 10}
 
 
-def test_until_empty_waits_for_what_one_queue_sends_to_the_other(queues: Queues) -> None:
+def test_until_empty_waits_for_messages_that_handlers_publish_to_other_queues(queues: Queues) -> None:
     consumer = Consumer(queues)
     consumer.handler("a")(lambda delivery: queues.publish("b", delivery.value()))
     consumer.handler("b")(lambda delivery: queues.publish("c", delivery.value()))
@@ -291,7 +291,7 @@ def test_until_empty_waits_for_what_one_queue_sends_to_the_other(queues: Queues)
     assert consumer.run(until_empty=True) == ConsumerSummary(done=9)
 
 
-def test_until_empty_means_every_queue(queues: Queues) -> None:
+def test_until_empty_waits_for_every_queue(queues: Queues) -> None:
     looked, open_b = threading.Event(), threading.Event()
 
     class Slow(Watched):
@@ -315,7 +315,7 @@ def test_until_empty_means_every_queue(queues: Queues) -> None:
         assert run.ended() == ConsumerSummary(done=1)
 
 
-def test_a_limit_is_kept_to_the_message(queues: Queues) -> None:
+def test_limit_of_the_run_is_exact_with_prefetch_and_concurrency(queues: Queues) -> None:
     queues.publish_many("mail", list(range(20)))
     consumer = Consumer(queues, concurrency=4)
     consumer.handler("mail", prefetch=4)(lambda delivery: None)
@@ -323,7 +323,7 @@ def test_a_limit_is_kept_to_the_message(queues: Queues) -> None:
     assert queues.counts("mail").ready == 13
 
 
-def test_it_opens_what_an_address_names_and_closes_it(tmp_path: Path) -> None:
+def test_consumer_opens_the_store_of_an_address_and_closes_it(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'q.db'}"
     with yirangmq.open(url) as queues:
         queues.publish("mail", 1)

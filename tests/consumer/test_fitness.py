@@ -26,7 +26,7 @@ def needs_name(value: Any) -> None:
 
 @pytest.mark.parametrize("schema", [NEEDS_NAME, needs_name])
 @pytest.mark.parametrize("payload", [{"title": "x"}, b"\xff\x00 not JSON"])
-def test_what_does_not_fit_the_consumers_schema_is_dead_before_the_handler(
+def test_json_schema_of_the_consumer_rejects_a_message_before_the_handler(
     queues: Queues, schema: Any, payload: object
 ) -> None:
     seen: list[Any] = []
@@ -40,7 +40,7 @@ def test_what_does_not_fit_the_consumers_schema_is_dead_before_the_handler(
     assert queues.show("mail", good).message.state is State.DONE
 
 
-def test_a_complaint_names_the_place(queues: Queues) -> None:
+def test_json_schema_failure_names_the_field(queues: Queues) -> None:
     id = queues.publish("mail", {"name": 5}).id
     consumer = Consumer(queues)
     consumer.handler("mail", schema=NEEDS_NAME)(print)
@@ -50,7 +50,7 @@ def test_a_complaint_names_the_place(queues: Queues) -> None:
     assert failure.reason_message.startswith("payload.name: ")
 
 
-def test_a_policys_schema_is_checked_for_what_was_there_before_it(queues: Queues) -> None:
+def test_json_schema_of_the_policy_is_checked_on_messages_stored_before_it(queues: Queues) -> None:
     seen: list[Any] = []
     old = queues.publish("mail", NewMessage(payload={}, type="letter", version=2)).id
     other = queues.publish("mail", NewMessage(payload={}, type="parcel")).id
@@ -65,7 +65,7 @@ def test_a_policys_schema_is_checked_for_what_was_there_before_it(queues: Queues
 @pytest.mark.parametrize(
     ("header", "payload"), [("{broken", b"1"), ("", b"{broken"), ("[1]", b"1"), ("", b'"\xff"'), ("", b"1e999")]
 )
-def test_an_envelope_that_cannot_be_read_is_dead_and_harms_nobody(
+def test_envelope_that_cannot_be_read_goes_to_the_dead_letters_and_other_messages_are_handled(
     queues: Queues, clock: ManualClock, header: str, payload: bytes
 ) -> None:
     now = clock.now_ms()
@@ -90,7 +90,7 @@ def fails(delivery: HandlerDelivery) -> None:
     raise ValueError(f"attempt {delivery.attempt}")
 
 
-def test_the_same_error_again_and_again_is_poison(queues: Queues, clock: ManualClock) -> None:
+def test_poison_after_the_same_error_several_times_goes_to_the_dead_letters(queues: Queues, clock: ManualClock) -> None:
     id = queues.publish("mail", 1).id
     consumer = Consumer(queues, poison_after=3)
     consumer.handler("mail")(fails)
@@ -113,7 +113,7 @@ def _failed(queues: Queues, id: str) -> int:
     return 0 if failure is None else failure.attempt
 
 
-def test_the_policys_own_eye_for_poison_works_without_the_consumers(queues: Queues) -> None:
+def test_poison_limit_of_the_policy_works_without_a_limit_of_the_consumer(queues: Queues) -> None:
     queues.set_policy("mail", {"retry": {"poisonAfter": 1}})
     id = queues.publish("mail", 1).id
     consumer = Consumer(queues)
@@ -125,7 +125,7 @@ def test_the_policys_own_eye_for_poison_works_without_the_consumers(queues: Queu
     )
 
 
-def test_only_the_same_fault_in_a_row_counts() -> None:
+def test_poison_counts_only_the_same_error_in_a_row() -> None:
     poison = Poison(3)
     value, key = of_error(ValueError()), of_error(KeyError())
     for outcome in (value, value, key, value, value, timed_out("slow"), value, value, DONE, value, value):
@@ -134,7 +134,7 @@ def test_only_the_same_fault_in_a_row_counts() -> None:
     assert poison.apply("mail", "m", value) == value, "it begins anew"
 
 
-def test_messages_are_told_apart_and_the_oldest_forgotten() -> None:
+def test_poison_counts_each_message_of_each_queue_and_forgets_the_oldest() -> None:
     poison = Poison(2)
     fault = of_error(ValueError())
     assert poison.apply("mail", "m", fault) == fault
@@ -144,6 +144,6 @@ def test_messages_are_told_apart_and_the_oldest_forgotten() -> None:
     assert poison.apply("mail", "m", fault) == fault
 
 
-def test_no_poison_unless_asked_for() -> None:
+def test_poison_detection_is_off_with_a_limit_of_zero() -> None:
     fault = of_error(ValueError())
     assert {Poison(0).apply("mail", "m", fault) for _ in range(100)} == {fault}

@@ -25,7 +25,9 @@ def short_leases(queues: Queues) -> None:
         queues.set_policy(queue, {"visibilityTimeoutSec": LEASE})
 
 
-def test_a_handler_that_runs_ten_times_its_lease_is_not_run_twice(queues: Queues, clock: ManualClock) -> None:
+def test_lease_extension_keeps_a_handler_of_ten_lease_times_from_running_twice(
+    queues: Queues, clock: ManualClock
+) -> None:
     watched, slow = Watched(queues), Blocking()
     queues.publish("mail", "long work")
     consumer = Consumer(watched)
@@ -45,7 +47,7 @@ def test_a_handler_that_runs_ten_times_its_lease_is_not_run_twice(queues: Queues
     assert run.summary == ConsumerSummary(done=1)
 
 
-def test_leases_in_hand_are_extended_with_one_commit(clock: ManualClock) -> None:
+def test_lease_extension_of_all_running_messages_is_one_commit(clock: ManualClock) -> None:
     from yirangmq.stores.memory import MemoryStore
 
     store = FailingStore(MemoryStore())
@@ -66,7 +68,7 @@ def test_leases_in_hand_are_extended_with_one_commit(clock: ManualClock) -> None
         slow.go.set()
 
 
-def test_messages_not_begun_keep_their_lease_as_well(queues: Queues, clock: ManualClock) -> None:
+def test_lease_extension_covers_prefetched_messages_not_started(queues: Queues, clock: ManualClock) -> None:
     watched, slow = Watched(queues), Blocking()
     queues.publish_many("mail", [1, 2, 3])
     consumer = Consumer(watched)
@@ -85,7 +87,7 @@ def test_messages_not_begun_keep_their_lease_as_well(queues: Queues, clock: Manu
     assert [delivery.attempt for delivery in slow.begun] == [1, 1, 1]
 
 
-def test_queues_with_other_leases_keep_their_own_pace(queues: Queues) -> None:
+def test_lease_extension_of_each_queue_follows_its_own_visibility_timeout(queues: Queues) -> None:
     queues.set_policy("news", {"visibilityTimeoutSec": 3600})
     watched, slow = Watched(queues), Blocking()
     queues.publish("mail", 1)
@@ -100,7 +102,7 @@ def test_queues_with_other_leases_keep_their_own_pace(queues: Queues) -> None:
         slow.go.set()
 
 
-def test_a_lost_lease_is_shown_to_the_handler_and_its_result_is_dropped(queues: Queues, clock: ManualClock) -> None:
+def test_lease_loss_is_visible_to_the_handler_and_its_result_is_dropped(queues: Queues, clock: ManualClock) -> None:
     slow = Blocking()
     queues.publish("mail", "x")
     consumer = Consumer(queues)
@@ -121,7 +123,7 @@ def test_a_lost_lease_is_shown_to_the_handler_and_its_result_is_dropped(queues: 
     assert run.summary == ConsumerSummary(lost=1)
 
 
-def test_a_result_that_comes_after_the_lease_has_ended_is_dropped(queues: Queues, clock: ManualClock) -> None:
+def test_lease_expiry_before_the_result_drops_the_result(queues: Queues, clock: ManualClock) -> None:
     queues.set_policy("mail", {"visibilityTimeoutSec": 3600})
     consumer = Consumer(queues)
 
@@ -135,7 +137,7 @@ def test_a_result_that_comes_after_the_lease_has_ended_is_dropped(queues: Queues
     assert queues.show("mail", id).message.state is State.READY
 
 
-def test_an_extension_that_fails_is_tried_again_before_the_lease_ends(queues: Queues) -> None:
+def test_lease_extension_that_fails_is_retried_before_the_lease_ends(queues: Queues) -> None:
     watched, slow = Watched(queues), Blocking()
 
     def refuse_twice(verb: str, number: int) -> None:
@@ -153,7 +155,7 @@ def test_an_extension_that_fails_is_tried_again_before_the_lease_ends(queues: Qu
     assert run.summary == ConsumerSummary(done=1)
 
 
-def test_what_ends_while_a_commit_is_under_way_shares_the_next_one(queues: Queues) -> None:
+def test_ack_batch_contains_all_messages_that_ended_while_the_previous_ack_was_committed(queues: Queues) -> None:
     watched, slow = Watched(queues), Blocking()
     others_ended, under_way = threading.Event(), threading.Event()
 
@@ -182,7 +184,7 @@ def test_what_ends_while_a_commit_is_under_way_shares_the_next_one(queues: Queue
     assert run.summary == ConsumerSummary(done=8)
 
 
-def test_a_result_is_delivered_again_and_again_while_its_lease_is_good(queues: Queues) -> None:
+def test_ack_that_fails_is_retried_while_its_lease_is_valid(queues: Queues) -> None:
     watched = Watched(queues)
 
     def refuse_twice(verb: str, number: int) -> None:
@@ -198,7 +200,7 @@ def test_a_result_is_delivered_again_and_again_while_its_lease_is_good(queues: Q
     assert watched.calls["ack"] == 3
 
 
-def test_a_result_that_cannot_be_delivered_in_time_is_given_up(queues: Queues) -> None:
+def test_ack_that_keeps_failing_is_given_up_and_counted_as_lost(queues: Queues) -> None:
     watched = Watched(queues)
 
     def refuse(verb: str, number: int) -> None:

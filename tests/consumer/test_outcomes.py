@@ -43,13 +43,13 @@ def returning(value: object) -> Callable[[HandlerDelivery], object]:
 
 
 @pytest.mark.parametrize("value", [None, False, "done", {"a": 1}])
-def test_returning_anything_acknowledges(queues: Queues, value: object) -> None:
+def test_ack_follows_any_plain_return_value_of_the_handler(queues: Queues, value: object) -> None:
     look, summary = handled(queues, returning(value))
     assert look.message.state is State.DONE
     assert summary == ConsumerSummary(done=1)
 
 
-def test_a_handler_sees_the_message_as_it_was_sent(queues: Queues) -> None:
+def test_delivery_shows_the_handler_the_message_as_it_was_published(queues: Queues) -> None:
     seen: list[HandlerDelivery] = []
     queues.publish_text("mail", [b'{"messageId":"x-1","type":"letter","traceId":"t","payload":{"to": "bo"}}'])
     consumer = Consumer(queues)
@@ -65,7 +65,7 @@ def test_a_handler_sees_the_message_as_it_was_sent(queues: Queues) -> None:
 
 
 @pytest.mark.parametrize("says", [raising, returning])
-def test_retry_comes_back_after_the_time_it_names(
+def test_retry_with_a_delay_makes_the_message_due_after_it_with_its_reason(
     queues: Queues, clock: ManualClock, says: Callable[[Any], Callable[[HandlerDelivery], Any]]
 ) -> None:
     look, summary = handled(queues, says(Retry(after=90, reason="the door is shut")))
@@ -75,19 +75,19 @@ def test_retry_comes_back_after_the_time_it_names(
     assert summary == ConsumerSummary(retried=1)
 
 
-def test_retry_without_a_time_waits_as_the_policy_says(queues: Queues, clock: ManualClock) -> None:
+def test_retry_without_a_delay_waits_for_the_backoff_of_the_policy(queues: Queues, clock: ManualClock) -> None:
     look, _ = handled(queues, raising(Retry()))
     assert (look.message.state, look.message.due_at) == (State.DELAYED, clock.now_ms() + 1_000)
 
 
-def test_retry_past_the_limit_is_dead(queues: Queues) -> None:
+def test_retry_past_the_attempt_limit_goes_to_the_dead_letters(queues: Queues) -> None:
     queues.set_policy("mail", {"retry": {"limit": 0}})
     look, _ = handled(queues, raising(Retry(after=1)))
     assert look.message.state is State.DEAD
 
 
 @pytest.mark.parametrize("after", [-1, "soon", float("nan")])
-def test_retry_at_an_impossible_time_is_refused(after: Any) -> None:
+def test_retry_with_an_invalid_delay_is_refused(after: Any) -> None:
     with pytest.raises(BadInput):
         Retry(after=after)
 
@@ -103,7 +103,7 @@ def test_reject_goes_to_the_dead_letters_at_once(
     assert summary == ConsumerSummary(rejected=1)
 
 
-def test_any_other_error_gives_it_back_with_its_text(queues: Queues, clock: ManualClock) -> None:
+def test_nack_of_a_handler_error_keeps_its_text_and_the_consumer_name(queues: Queues, clock: ManualClock) -> None:
     look, summary = handled(queues, raising(ValueError("no route to host")), name="worker-7")
     assert (look.message.state, look.message.due_at) == (State.DELAYED, clock.now_ms() + 1_000)
     assert look.failure is not None
@@ -118,7 +118,7 @@ class Unprintable(Exception):
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), Unprintable(), ValueError("x" * 9_999)])
-def test_no_error_ends_the_thread_it_happens_in(queues: Queues, error: BaseException) -> None:
+def test_worker_pool_thread_survives_any_error_of_a_handler(queues: Queues, error: BaseException) -> None:
     done: list[str] = []
 
     def handle(delivery: HandlerDelivery) -> None:
@@ -142,7 +142,7 @@ async def _later(delivery: HandlerDelivery) -> None:
     """Never runs."""
 
 
-def test_a_coroutine_is_not_taken_for_work_done(queues: Queues) -> None:
+def test_coroutine_handler_is_refused_and_a_returned_awaitable_is_a_failure(queues: Queues) -> None:
     with pytest.raises(BadInput, match="coroutine"):
         Consumer(queues).handler("mail")(_later)
 
@@ -159,7 +159,7 @@ TOO_LONG = 2.0
 """Seconds: the quick ones among them end within it on any machine."""
 
 
-def test_a_handler_over_its_time_is_given_back_and_its_word_no_longer_counts(queues: Queues) -> None:
+def test_handler_timeout_nacks_the_message_and_ignores_the_late_result(queues: Queues) -> None:
     first, second = (stored.id for stored in queues.publish_many("mail", ["slow", "quick"]))
     slow, done = Blocking(), threading.Event()
 
@@ -182,7 +182,7 @@ def test_a_handler_over_its_time_is_given_back_and_its_word_no_longer_counts(que
     assert run.summary == ConsumerSummary(done=1, failed=1)
 
 
-def test_what_was_leased_in_advance_goes_back_when_every_thread_is_stuck(queues: Queues) -> None:
+def test_prefetched_messages_are_released_when_every_thread_is_stuck(queues: Queues) -> None:
     slow = Blocking()
     queues.publish_many("mail", [1, 2, 3, 4])
     consumer = Consumer(queues, concurrency=2, timeout=TOO_LONG)
@@ -196,7 +196,7 @@ def test_what_was_leased_in_advance_goes_back_when_every_thread_is_stuck(queues:
         until(lambda: queues.counts("mail").done == 2, what="those not begun, once there is room")
 
 
-def test_a_fault_of_our_own_ends_the_run_instead_of_a_thread(queues: Queues) -> None:
+def test_internal_error_ends_the_run_instead_of_a_thread(queues: Queues) -> None:
     """A broker that answers for fewer leases than it was asked about."""
 
     class Forgetful(Watched):
@@ -210,7 +210,7 @@ def test_a_fault_of_our_own_ends_the_run_instead_of_a_thread(queues: Queues) -> 
         consumer.run()
 
 
-def test_a_queue_has_one_handler_and_a_consumer_at_least_one(queues: Queues) -> None:
+def test_handler_is_required_for_a_run_and_a_second_for_the_same_queue_is_refused(queues: Queues) -> None:
     consumer = Consumer(queues)
     with pytest.raises(BadInput, match="no queue"):
         consumer.run()
@@ -228,7 +228,9 @@ def test_a_queue_has_one_handler_and_a_consumer_at_least_one(queues: Queues) -> 
         ({"schema": {"type": 5}}, "schema"),
     ],
 )
-def test_impossible_options_are_refused_by_name(queues: Queues, options: dict[str, Any], field: str) -> None:
+def test_handler_options_that_are_invalid_are_refused_by_name(
+    queues: Queues, options: dict[str, Any], field: str
+) -> None:
     with pytest.raises(BadInput) as caught:
         Consumer(queues).handler("mail", **options)(print)
     assert caught.value.field == field
@@ -243,7 +245,7 @@ def test_impossible_options_are_refused_by_name(queues: Queues, options: dict[st
         ({"name": "a b"}, "name"),
     ],
 )
-def test_impossible_options_of_the_whole_are_refused_by_name(
+def test_consumer_options_that_are_invalid_are_refused_by_name(
     queues: Queues, options: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(BadInput) as caught:

@@ -27,7 +27,7 @@ def begun(folder: Path, id: str, attempt: int = 1) -> bool:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_finishes_what_is_in_work_and_gives_back_the_rest(
+def test_drain_on_a_signal_finishes_the_running_handler_and_releases_the_rest(
     queues: Queues, tmp_path: Path, number: signal.Signals
 ) -> None:
     first, *_ = (stored.id for stored in queues.publish_many("mail", [1, 2, 3, 4]))
@@ -46,7 +46,9 @@ def test_a_signal_finishes_what_is_in_work_and_gives_back_the_rest(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_second_signal_does_not_wait(queues: Queues, tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_drain_is_cut_short_by_a_second_signal_and_the_message_stays_leased(
+    queues: Queues, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     id = queues.publish("mail", 1).id
     with process(tmp_path, *WAIT) as consumer:
         until(lambda: begun(tmp_path, id))
@@ -57,7 +59,7 @@ def test_a_second_signal_does_not_wait(queues: Queues, tmp_path: Path, number: s
     assert queues.show("mail", id).message.state is State.LEASED, "it comes back when the lease ends"
 
 
-def test_a_drain_has_its_time(queues: Queues, tmp_path: Path) -> None:
+def test_drain_timeout_of_a_process_nacks_the_unfinished_message(queues: Queues, tmp_path: Path) -> None:
     id = queues.publish("mail", 1).id
     with process(tmp_path, *WAIT, "--drain-seconds", "0.1") as consumer:
         until(lambda: begun(tmp_path, id))
@@ -68,9 +70,7 @@ def test_a_drain_has_its_time(queues: Queues, tmp_path: Path) -> None:
     assert queues.show("mail", id).message.reason == "TIMEOUT"
 
 
-def test_the_message_of_a_killed_consumer_is_redelivered_once_when_its_lease_ends(
-    queues: Queues, tmp_path: Path
-) -> None:
+def test_lease_expiry_redelivers_the_message_of_a_killed_consumer_once(queues: Queues, tmp_path: Path) -> None:
     queues.set_policy("mail", {"visibilityTimeoutSec": 2})
     id = queues.publish("mail", 1).id
     with process(tmp_path, *WAIT) as consumer:
@@ -85,7 +85,9 @@ def test_the_message_of_a_killed_consumer_is_redelivered_once_when_its_lease_end
     assert queues.lease("mail") == []
 
 
-def test_of_two_consumers_the_living_one_takes_over(queues: Queues, tmp_path: Path) -> None:
+def test_lease_expiry_lets_a_second_consumer_take_over_the_message_of_a_killed_consumer(
+    queues: Queues, tmp_path: Path
+) -> None:
     queues.set_policy("mail", {"visibilityTimeoutSec": 2})
     id = queues.publish("mail", 1).id
     with process(tmp_path, *WAIT) as dies, process(tmp_path, *WAIT) as lives:
@@ -105,7 +107,9 @@ def stop(consumer: Process) -> None:
     assert consumer.ended()[0] == 0
 
 
-def test_ctrl_c_at_a_terminal_does_not_reach_the_programs(queues: Queues, tmp_path: Path) -> None:
+def test_subprocess_handler_runs_in_its_own_process_group_and_finishes_after_ctrl_c(
+    queues: Queues, tmp_path: Path
+) -> None:
     """A terminal sends it to the whole foreground group, which the programs are not part of."""
     id = queues.publish("mail", 1).id
     script = f"touch begun-{id}-1; while [ ! -e go ]; do sleep 0.02; done; ps -o pgid= -p $$ > group"

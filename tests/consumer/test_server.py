@@ -24,7 +24,7 @@ def connect(folder: Path) -> Client:
     return client
 
 
-def test_messages_come_over_the_socket_and_their_ends_go_back(tmp_path: Path) -> None:
+def test_consumer_over_a_socket_handles_every_message_once_and_sends_the_outcomes(tmp_path: Path) -> None:
     with server(tmp_path), connect(tmp_path) as client:
         sent = [stored.id for stored in client.publish_many("mail", list(range(200)))]
         handled: list[str] = []
@@ -41,7 +41,7 @@ def test_messages_come_over_the_socket_and_their_ends_go_back(tmp_path: Path) ->
         assert (client.counts("mail").done, client.counts("mail").dead) == (199, 1)
 
 
-def test_an_operator_steers_it_through_the_server(tmp_path: Path) -> None:
+def test_consumer_over_a_socket_is_paused_resumed_and_drained_through_the_server(tmp_path: Path) -> None:
     with server(tmp_path), connect(tmp_path) as client:
         slow = Blocking()
         consumer = Consumer(client, name="worker-1")
@@ -67,7 +67,9 @@ def test_an_operator_steers_it_through_the_server(tmp_path: Path) -> None:
         assert client.counts("mail").leased == 0
 
 
-def test_a_server_that_is_killed_and_started_again_loses_nothing(tmp_path: Path) -> None:
+def test_consumer_over_a_socket_loses_and_repeats_nothing_when_the_server_is_killed_and_restarted(
+    tmp_path: Path,
+) -> None:
     handled: list[str] = []
     slow = Blocking()
     with server(tmp_path) as first, connect(tmp_path) as client:

@@ -58,7 +58,7 @@ def told(look: MessageView) -> tuple[str, str]:
 # -- what it is handed ------------------------------------------------------------------------------------------------
 
 
-def test_it_reads_the_envelope_as_one_line_of_json(queues: Queues, tmp_path: Path) -> None:
+def test_subprocess_handler_reads_the_envelope_as_one_line_of_json(queues: Queues, tmp_path: Path) -> None:
     queues.publish_text("mail", [b'{"messageId":"x-1","type":"letter","payload":{"a":\n\r\n [1]}}'])
     assert consumer_of(queues, sh(f"cat > {tmp_path}/in")).run(until_empty=True) == ConsumerSummary(done=1)
     text = (tmp_path / "in").read_bytes()
@@ -68,19 +68,21 @@ def test_it_reads_the_envelope_as_one_line_of_json(queues: Queues, tmp_path: Pat
     assert (document["messageId"], document["type"], document["payload"]) == ("x-1", "letter", {"a": [1]})
 
 
-def test_bytes_that_are_not_json_come_as_base64_in_the_envelope(queues: Queues, tmp_path: Path) -> None:
+def test_subprocess_handler_gets_bytes_that_are_not_json_as_base64_in_the_envelope(
+    queues: Queues, tmp_path: Path
+) -> None:
     given(queues, sh(f"cat > {tmp_path}/in"), b"\x00\xff")
     assert loads((tmp_path / "in").read_bytes())["payloadBase64"] == "AP8="
 
 
 @pytest.mark.parametrize("payload", [b"", b"\n", bytes(range(256)) * 5, b'{"a":1e999}\r\n'])
-def test_raw_passes_any_bytes(queues: Queues, tmp_path: Path, payload: bytes) -> None:
+def test_subprocess_handler_with_raw_gets_any_bytes_unchanged(queues: Queues, tmp_path: Path, payload: bytes) -> None:
     look, _ = given(queues, sh(f"cat > {tmp_path}/in"), payload, raw=True)
     assert look.message.state is State.DONE
     assert (tmp_path / "in").read_bytes() == payload
 
 
-def test_a_mebibyte_goes_through_to_a_program_that_talks_before_it_reads(queues: Queues, tmp_path: Path) -> None:
+def test_subprocess_handler_gets_1_mib_though_it_writes_stderr_before_it_reads(queues: Queues, tmp_path: Path) -> None:
     payload = os.urandom(1 << 20)
     script = f"head -c 300000 /dev/zero >&2; cat > {tmp_path}/in; head -c 300000 /dev/zero >&2"
     look, _ = given(queues, sh(script), payload, raw=True)
@@ -88,12 +90,12 @@ def test_a_mebibyte_goes_through_to_a_program_that_talks_before_it_reads(queues:
     assert (tmp_path / "in").read_bytes() == payload
 
 
-def test_a_program_that_reads_nothing_may_still_succeed(queues: Queues) -> None:
+def test_subprocess_handler_that_reads_nothing_may_succeed(queues: Queues) -> None:
     look, _ = given(queues, sh("exec true"), os.urandom(1 << 20), raw=True)
     assert look.message.state is State.DONE
 
 
-def test_the_environment_says_what_the_message_is(
+def test_subprocess_handler_environment_describes_the_message(
     queues: Queues, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in os.environ if name.startswith("YIRANGMQ_")]:
@@ -113,13 +115,13 @@ def test_the_environment_says_what_the_message_is(
 # -- what its end means -----------------------------------------------------------------------------------------------
 
 
-def test_exit_code_0_acknowledges(queues: Queues) -> None:
+def test_subprocess_handler_exit_code_0_acks(queues: Queues) -> None:
     look, summary = given(queues, sh("echo noise >&2; exit 0"))
     assert look.message.state is State.DONE
     assert summary == ConsumerSummary(done=1)
 
 
-def test_exit_code_65_rejects(queues: Queues) -> None:
+def test_subprocess_handler_exit_code_65_rejects(queues: Queues) -> None:
     look, summary = given(queues, sh("echo 'no such account' >&2; exit 65"))
     assert look.message.state is State.DEAD
     assert told(look) == (Reason.REJECTED, "no such account")
@@ -127,7 +129,7 @@ def test_exit_code_65_rejects(queues: Queues) -> None:
 
 
 @pytest.mark.parametrize(("retry_after", "wait"), [(None, 1_000), (90, 90_000)])
-def test_exit_code_75_asks_for_another_try(
+def test_subprocess_handler_exit_code_75_retries_after_the_backoff_or_the_given_delay(
     queues: Queues, clock: ManualClock, retry_after: float | None, wait: int
 ) -> None:
     look, summary = given(queues, sh("exit 75"), retry_after=retry_after)
@@ -137,7 +139,7 @@ def test_exit_code_75_asks_for_another_try(
 
 
 @pytest.mark.parametrize("argv", [sh("echo 'no route' >&2; exit 3"), python("import sys; sys.exit('no route')")])
-def test_every_other_code_is_a_failure_with_what_it_said(queues: Queues, argv: list[str]) -> None:
+def test_subprocess_handler_other_exit_code_is_a_failure_with_its_stderr(queues: Queues, argv: list[str]) -> None:
     code = 3 if argv[0] == "/bin/sh" else 1
     look, summary = given(queues, argv)
     assert look.message.state is State.DELAYED
@@ -145,19 +147,19 @@ def test_every_other_code_is_a_failure_with_what_it_said(queues: Queues, argv: l
     assert summary == ConsumerSummary(failed=1)
 
 
-def test_a_signal_is_a_failure(queues: Queues) -> None:
+def test_subprocess_handler_ended_by_a_signal_is_a_failure(queues: Queues) -> None:
     look, _ = given(queues, sh("kill -SEGV $$"))
     assert told(look) == (Reason.HANDLER_ERROR, "ended by SIGSEGV")
 
 
-def test_of_much_that_was_said_the_end_is_kept(queues: Queues) -> None:
+def test_subprocess_handler_keeps_the_end_of_a_long_stderr(queues: Queues) -> None:
     look, _ = given(queues, sh("head -c 500000 /dev/zero | tr '\\0' x >&2; printf '\\377 the end' >&2; exit 1"))
     text = told(look)[1]
     assert text.endswith("\ufffd the end")
     assert TAIL <= len(text) <= MAX_FAILURE_TEXT
 
 
-def test_a_program_that_leaves_a_helper_behind_has_ended_nevertheless(queues: Queues) -> None:
+def test_subprocess_handler_ends_with_its_program_while_a_child_holds_stderr_open(queues: Queues) -> None:
     """The helper holds stderr open; nobody waits for it."""
     look, _ = given(queues, sh("sleep 60 & echo $! >&2; exit 4"))
     text = told(look)[1]
@@ -165,7 +167,7 @@ def test_a_program_that_leaves_a_helper_behind_has_ended_nevertheless(queues: Qu
     os.kill(int(text.split()[-1]), signal.SIGKILL)
 
 
-def test_a_program_that_is_not_there_is_a_failure_not_a_crash(queues: Queues) -> None:
+def test_subprocess_handler_with_a_missing_program_is_a_failure(queues: Queues) -> None:
     look, summary = given(queues, ["/no/such/program"])
     assert told(look)[1].startswith("FileNotFoundError: ")
     assert summary == ConsumerSummary(failed=1)
@@ -179,7 +181,7 @@ SOON = 3
 STUBBORN = "trap '' TERM; echo here >&2; while :; do sleep 0.02; done"
 
 
-def test_a_program_over_its_time_is_asked_to_end(queues: Queues) -> None:
+def test_subprocess_handler_timeout_asks_the_program_to_end_and_keeps_its_output(queues: Queues) -> None:
     look, summary = given(queues, sh(WAITS), timeout=SOON)
     reason, text = told(look)
     assert reason == Reason.TIMEOUT
@@ -188,14 +190,14 @@ def test_a_program_over_its_time_is_asked_to_end(queues: Queues) -> None:
     assert summary == ConsumerSummary(failed=1)
 
 
-def test_one_that_does_not_listen_is_made_to(queues: Queues, tmp_path: Path) -> None:
+def test_subprocess_handler_timeout_kills_a_program_that_ignores_the_request(queues: Queues, tmp_path: Path) -> None:
     look, _ = given(queues, sh(f"echo $$ > {tmp_path}/pid; {STUBBORN}"), timeout=SOON, grace=0.05)
     assert told(look) == (Reason.TIMEOUT, f"the program was ended after {SOON} s: here")
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-def test_what_it_started_ends_with_it(queues: Queues, tmp_path: Path) -> None:
+def test_subprocess_handler_timeout_ends_child_processes_of_the_program(queues: Queues, tmp_path: Path) -> None:
     given(queues, sh(f"sleep 60 & echo $! > {tmp_path}/pid; wait"), timeout=SOON)
     pid = int((tmp_path / "pid").read_text())
     until(lambda: not _is_running(pid), what="the end of the helper")
@@ -209,7 +211,9 @@ def _is_running(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("listens", [True, False])
-def test_a_drain_past_its_time_ends_the_programs(queues: Queues, tmp_path: Path, listens: bool) -> None:
+def test_drain_timeout_ends_subprocess_handlers_whether_or_not_they_handle_sigterm(
+    queues: Queues, tmp_path: Path, listens: bool
+) -> None:
     trap = "trap 'touch asked; exit 0' TERM" if listens else "trap '' TERM"
     script = f"cd {tmp_path}; {trap}; echo $$ > new; mv new pid; while :; do sleep 0.02; done"
     queues.publish("mail", "x")
@@ -224,7 +228,7 @@ def test_a_drain_past_its_time_ends_the_programs(queues: Queues, tmp_path: Path,
     assert queues.counts("mail").delayed == 1
 
 
-def test_many_at_a_time(queues: Queues, tmp_path: Path) -> None:
+def test_subprocess_handler_programs_run_concurrently(queues: Queues, tmp_path: Path) -> None:
     """All of them run at once: each waits until it sees the others."""
     program = SubprocessHandler(
         sh(f"touch {tmp_path}/$YIRANGMQ_MESSAGE_ID; until [ $(ls {tmp_path} | wc -l) = 4 ]; do :; done")

@@ -66,7 +66,7 @@ def run(tmp_path: Path, before: str, inside: str, after: str) -> str:
     return subprocess.run(command, capture_output=True, check=True, text=True).stdout
 
 
-def test_a_handlers_own_spans_hang_under_its_message(tmp_path: Path) -> None:
+def test_tracing_spans_of_a_handler_are_children_of_its_message(tmp_path: Path) -> None:
     inside = 'trace.get_tracer("mine").start_span("inner").end()'
     rows: list[dict[str, Any]] = json.loads(run(tmp_path, PROVIDER, inside, TELL))
     tries = [row for row in rows if row["name"] == "handle mail"]
@@ -76,6 +76,6 @@ def test_a_handlers_own_spans_hang_under_its_message(tmp_path: Path) -> None:
     assert [row["parent"] for row in rows if row["name"] == "inner"] == [row["span"] for row in tries]
 
 
-def test_without_a_provider_nothing_is_traced(tmp_path: Path) -> None:
+def test_tracing_without_a_provider_does_not_load_opentelemetry(tmp_path: Path) -> None:
     after = "print('opentelemetry' in sys.modules)"
     assert run(tmp_path, "", "pass", after).split() == ["False"]

@@ -13,7 +13,7 @@ from yirangmq.core.states import State
 WINDOW = 300_000
 
 
-def test_messages_are_numbered_in_the_order_given(store: Store) -> None:
+def test_add_numbers_messages_in_the_order_given(store: Store) -> None:
     with store.transaction() as transaction:
         first = transaction.add([envelope(f"a{n}") for n in range(5)], NOW, NOW + WINDOW)
         second = transaction.add([envelope(f"b{n}") for n in range(5)], NOW, NOW + WINDOW)
@@ -23,7 +23,7 @@ def test_messages_are_numbered_in_the_order_given(store: Store) -> None:
     assert not any(one.duplicate for one in first + second)
 
 
-def test_an_empty_batch_stores_nothing(store: Store) -> None:
+def test_add_of_an_empty_batch_stores_nothing(store: Store) -> None:
     with store.transaction() as transaction:
         assert transaction.add([], NOW, NOW + WINDOW) == []
         assert transaction.queues() == []
@@ -31,13 +31,13 @@ def test_an_empty_batch_stores_nothing(store: Store) -> None:
 
 @pytest.mark.parametrize("available", [NOW - 1, NOW, NOW + 1, NOW + 5_000])
 @pytest.mark.parametrize("expires", [0, NOW - 1, NOW, NOW + 1, NOW + 4_999, NOW + 5_000, NOW + 9_000])
-def test_a_new_card_is_what_the_rules_say(store: Store, available: int, expires: int) -> None:
+def test_add_creates_the_state_that_the_transition_rules_give(store: Store, available: int, expires: int) -> None:
     sent = envelope("m", available_at=available, expires_at=expires, rank=3)
     [card] = put(store, sent)
     assert card == transitions.fresh(sent, card.seq, NOW)
 
 
-def test_ready_and_delayed_are_told_apart_within_one_batch(store: Store) -> None:
+def test_add_separates_ready_and_delayed_messages_within_a_batch(store: Store) -> None:
     sent = [envelope(f"m{n}", available_at=NOW + n % 3 * 1_000, expires_at=n % 2 * (NOW + 500)) for n in range(12)]
     made = put(store, *sent)
     assert made == [transitions.fresh(e, card.seq, NOW) for e, card in zip(sent, made, strict=True)]
@@ -46,7 +46,7 @@ def test_ready_and_delayed_are_told_apart_within_one_batch(store: Store) -> None
 
 
 @pytest.mark.parametrize("state", REACHED)
-def test_an_id_is_known_in_every_state(store: Store, state: State) -> None:
+def test_dedup_finds_a_known_id_in_every_state(store: Store, state: State) -> None:
     [card] = put(store, envelope("m"), envelope("other"))[:1]
     bring(store, card, state)
     with store.transaction() as transaction:
@@ -59,7 +59,7 @@ def test_an_id_is_known_in_every_state(store: Store, state: State) -> None:
         )
 
 
-def test_a_remembered_id_without_content_is_known(store: Store) -> None:
+def test_dedup_finds_a_remembered_id_without_content_until_it_is_forgotten(store: Store) -> None:
     [card] = put(store, envelope("m"))
     with store.transaction() as transaction:
         policy = transaction.policy(QUEUE)
@@ -71,7 +71,7 @@ def test_a_remembered_id_without_content_is_known(store: Store) -> None:
         assert not transaction.add([envelope("m")], NOW, NOW + WINDOW)[0].duplicate
 
 
-def test_the_same_id_twice_in_one_batch_is_stored_once(store: Store) -> None:
+def test_dedup_stores_an_id_repeated_within_a_batch_once(store: Store) -> None:
     with store.transaction() as transaction:
         stored = transaction.add(
             [envelope("m", payload=b"first"), envelope("n"), envelope("m", payload=b"second")], NOW, NOW + WINDOW
@@ -81,7 +81,7 @@ def test_the_same_id_twice_in_one_batch_is_stored_once(store: Store) -> None:
         assert [sent.payload for _, sent in transaction.heads(QUEUE, 9)] == [b"first", b"payload"]
 
 
-def test_ids_are_told_apart_by_case_and_by_queue(store: Store) -> None:
+def test_id_is_distinguished_by_case_and_by_queue(store: Store) -> None:
     put(store, envelope("m"), envelope("M"), envelope("m" * 100), envelope("m" * 99 + "M"), envelope("m.", rank=0))
     put(store, envelope("m", queue="Mail"))
     put(store, envelope("m", queue="mail-dlq"))
@@ -91,7 +91,7 @@ def test_ids_are_told_apart_by_case_and_by_queue(store: Store) -> None:
         assert [transaction.counts(queue).ready for queue in ("mail", "Mail", "mail-dlq", "q" * 200)] == [5, 1, 1, 1]
 
 
-def test_a_key_holds_until_its_window_ends(store: Store) -> None:
+def test_dedup_key_is_held_until_its_window_ends(store: Store) -> None:
     with store.transaction() as transaction:
         [first] = transaction.add([envelope("m1", dedup_key="k")], NOW, NOW + WINDOW)
     with store.transaction() as transaction:
@@ -106,7 +106,7 @@ def test_a_key_holds_until_its_window_ends(store: Store) -> None:
         assert fourth == [AddResult(third.seq, "m3", True)]
 
 
-def test_a_key_holds_within_one_batch_and_one_transaction(store: Store) -> None:
+def test_dedup_key_is_held_within_a_batch_and_a_transaction(store: Store) -> None:
     with store.transaction() as transaction:
         one, two, other = transaction.add(
             [envelope("m1", dedup_key="k"), envelope("m2", dedup_key="k"), envelope("m3", dedup_key="l")],
@@ -117,14 +117,14 @@ def test_a_key_holds_within_one_batch_and_one_transaction(store: Store) -> None:
         assert transaction.add([envelope("m4", dedup_key="l")], NOW, NOW + WINDOW) == [AddResult(other.seq, "m3", True)]
 
 
-def test_a_window_of_no_length_holds_nothing(store: Store) -> None:
+def test_dedup_window_of_zero_holds_no_key(store: Store) -> None:
     with store.transaction() as transaction:
         batch = transaction.add([envelope("m1", dedup_key="k"), envelope("m2", dedup_key="k")], NOW, NOW)
         later = transaction.add([envelope("m3", dedup_key="k")], NOW, NOW)
     assert [one.duplicate for one in batch + later] == [False, False, False]
 
 
-def test_a_key_outlives_its_message(store: Store) -> None:
+def test_dedup_key_outlives_its_message(store: Store) -> None:
     [card] = put(store, envelope("m", dedup_key="k"))
     with store.transaction() as transaction:
         transaction.forget([card])
@@ -134,14 +134,14 @@ def test_a_key_outlives_its_message(store: Store) -> None:
         ]
 
 
-def test_a_known_id_does_not_take_the_key_that_came_with_it(store: Store) -> None:
+def test_dedup_key_of_a_duplicate_id_is_not_held(store: Store) -> None:
     put(store, envelope("m"))
     with store.transaction() as transaction:
         transaction.add([envelope("m", dedup_key="k")], NOW, NOW + WINDOW)
         assert not transaction.add([envelope("n", dedup_key="k")], NOW, NOW + WINDOW)[0].duplicate
 
 
-def test_keys_are_told_apart_by_queue_and_to_the_letter(store: Store) -> None:
+def test_dedup_key_is_distinguished_by_queue_and_exact_text(store: Store) -> None:
     keys = ["k", "K", " k", "k ", "a/b", "../k", "열쇠", "é", "e\u0301", "k" * 255, "k" * 254, "%00", ".", "-", "\n"]
     for again, queue in itertools.product([False, True], ["mail", "post"]):
         with store.transaction() as transaction:
@@ -151,7 +151,7 @@ def test_keys_are_told_apart_by_queue_and_to_the_letter(store: Store) -> None:
         assert [one.id for one in stored] == [f"m{n}-False" for n in range(len(keys))]
 
 
-def test_a_batch_of_a_thousand_is_all_there(store: Store) -> None:
+def test_add_of_a_thousand_messages_stores_all_of_them(store: Store) -> None:
     made = put(store, *[envelope(f"m{n}", rank=n % 7) for n in range(1000)])
     with store.transaction(write=False) as transaction:
         assert transaction.counts(QUEUE) == Counts(ready=1000, published=1000, bytes=1000 * SIZE)

@@ -29,7 +29,7 @@ ROWS = [(before, verb) for before, verb in ALL_ROWS if before is not State.DRAFT
 
 
 @pytest.mark.parametrize(("origin", "verb"), ALL_ROWS, ids=[f"{state}-{verb}" for state, verb in ALL_ROWS])
-def test_every_row_of_the_table_can_be_stored(store: Store, place: Place, origin: State, verb: Verb) -> None:
+def test_swap_stores_every_row_of_the_transition_table(store: Store, place: Place, origin: State, verb: Verb) -> None:
     target = TRANSITIONS[origin, verb]
     others = put(store, envelope("before", rank=4))
     sent = envelope("m", rank=4, expires_at=LATER, header='{"type":"t"}')
@@ -57,7 +57,7 @@ def _bytes(store: Store) -> int:
         return transaction.counts(QUEUE).bytes
 
 
-def test_a_batch_of_every_kind_of_move(store: Store, place: Place) -> None:
+def test_swap_stores_every_kind_of_transition_in_a_single_batch(store: Store, place: Place) -> None:
     made = put(store, *[envelope(f"m{n}", rank=n % 3) for n in range(len(ROWS))])
     before = [bring(store, card, origin) for card, (origin, _) in zip(made, ROWS, strict=True)]
     with store.transaction() as transaction:
@@ -71,7 +71,7 @@ def test_a_batch_of_every_kind_of_move(store: Store, place: Place) -> None:
         assert sorted(card for state in State for card in listed(transaction, QUEUE, state)) == sorted(after)
 
 
-def test_one_that_comes_back_among_the_heads_is_not_taken_with_them(store: Store) -> None:
+def test_swap_of_leased_heads_leaves_a_message_released_between_them_ready(store: Store) -> None:
     """Callers share transactions: what one has looked at may stand between what another has put back."""
     first, middle, last = put(store, envelope("a"), envelope("b"), envelope("c"))
     held = move(store, middle, State.LEASED)
@@ -86,7 +86,7 @@ def test_one_that_comes_back_among_the_heads_is_not_taken_with_them(store: Store
         assert [head for head, _ in transaction.heads(QUEUE, 9)] == [back]
 
 
-def test_a_change_within_a_state_is_kept(store: Store, place: Place) -> None:
+def test_swap_within_a_state_is_kept(store: Store, place: Place) -> None:
     """An extended lease, a ready message that takes another place, a done one that loses its content."""
     one, two, three = put(store, envelope("a"), envelope("b"), envelope("c", expires_at=LATER))
     leased = move(store, one, State.LEASED)
@@ -100,7 +100,7 @@ def test_a_change_within_a_state_is_kept(store: Store, place: Place) -> None:
         assert transaction.counts(QUEUE) == Counts(ready=1, leased=1, published=3, acked=1, bytes=2 * SIZE)
 
 
-def test_what_passes_through_is_counted(store: Store) -> None:
+def test_counts_follow_every_transition(store: Store) -> None:
     cards = put(store, *[envelope(f"m{n}") for n in range(5)])
     bring(store, cards[0], State.DONE)
     move(store, bring(store, cards[1], State.DEAD), State.READY, FAILURE)
@@ -111,7 +111,7 @@ def test_what_passes_through_is_counted(store: Store) -> None:
     assert counts == Counts(ready=3, done=1, published=5, acked=1, dropped=1, redriven=2, failed=1, bytes=3 * SIZE)
 
 
-def test_swapping_nothing_changes_nothing(store: Store) -> None:
+def test_swap_and_forget_of_nothing_change_nothing(store: Store) -> None:
     put(store, envelope("m"))
     before = picture(store)
     with store.transaction() as transaction:
@@ -121,7 +121,7 @@ def test_swapping_nothing_changes_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize("state", [State.READY, State.DELAYED, State.LEASED, State.DEAD, State.DONE, State.DROPPED])
-def test_what_is_forgotten_leaves_no_trace(store: Store, place: Place, state: State) -> None:
+def test_forget_leaves_no_trace_of_a_message(store: Store, place: Place, state: State) -> None:
     put(store, envelope("stays", expires_at=LATER + 1))
     before = picture(store)
     [card] = put(store, envelope("goes", expires_at=LATER))
@@ -142,7 +142,7 @@ def test_what_is_forgotten_leaves_no_trace(store: Store, place: Place, state: St
         assert not transaction.add([envelope("goes")], NOW, NOW)[0].duplicate
 
 
-def test_a_failure_goes_with_its_message_also_after_a_redrive(store: Store) -> None:
+def test_forget_removes_the_failure_of_a_redriven_message(store: Store) -> None:
     [card] = put(store, envelope("m"))
     dead = move(store, bring(store, card, State.LEASED), State.DEAD, FAILURE)
     ready = move(store, dead, State.READY, reason="", attempt=0)
@@ -152,7 +152,7 @@ def test_a_failure_goes_with_its_message_also_after_a_redrive(store: Store) -> N
         assert transaction.failures([ready]) == [None]
 
 
-def test_places_only_grow(store: Store, place: Place) -> None:
+def test_places_only_grow_also_after_reopening(store: Store, place: Place) -> None:
     given: list[int] = []
     for count in (1, 5, 3):
         with store.transaction() as transaction:
@@ -212,7 +212,7 @@ WRITES = [_add, _swap, _drop, _forget, _set_policy, _delete_queue, _forget_keys,
 
 @pytest.mark.parametrize("write", WRITES, ids=[write.__name__ for write in WRITES])
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_a_transaction_that_fails_leaves_nothing_behind(
+def test_rollback_of_a_failed_transaction_leaves_the_store_as_it_was(
     store: Store, place: Place, write: Callable[[Transaction, Message], None], error: type[BaseException]
 ) -> None:
     [card, _] = put(store, envelope("m", dedup_key="held"), envelope("n", available_at=LATER))
@@ -233,7 +233,7 @@ def test_a_transaction_that_fails_leaves_nothing_behind(
     assert picture(place.reopen()) == before
 
 
-def test_the_store_works_on_after_a_failure(store: Store) -> None:
+def test_rollback_leaves_the_store_usable(store: Store) -> None:
     def fail() -> None:
         with store.transaction() as transaction:
             transaction.add([envelope("m", "fresh")], NOW, NOW)
@@ -247,7 +247,7 @@ def test_the_store_works_on_after_a_failure(store: Store) -> None:
         assert transaction.queues() == ["fresh"]
 
 
-def test_reopening_keeps_all(store: Store, place: Place) -> None:
+def test_reopen_keeps_messages_in_every_state_and_policies(store: Store, place: Place) -> None:
     for queue in ("mail", "post"):
         cards = put(store, *[envelope(f"m{n}", queue, rank=n % 3, payload=bytes([n])) for n in range(len(ROWS))])
         for card, (origin, verb) in zip(cards, ROWS, strict=True):

@@ -22,7 +22,7 @@ CONTENTS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_a_draft_is_what_the_rules_say(store: Store, place: Place) -> None:
+def test_draft_matches_the_transition_rules(store: Store, place: Place) -> None:
     sent = envelope("m", rank=3, available_at=NOW + 5_000, expires_at=LATER + 1, payload=b"")
     [card] = draft(store, sent)
     assert card == transitions.draft(sent, card.seq, LATER, NOW)
@@ -37,7 +37,7 @@ def test_a_draft_is_what_the_rules_say(store: Store, place: Place) -> None:
             assert transaction.next_due() == LATER
 
 
-def test_ids_and_keys_of_drafts_are_known(store: Store) -> None:
+def test_draft_ids_and_dedup_keys_are_known(store: Store) -> None:
     [card] = draft(store, envelope("m", dedup_key="k"))
     with store.transaction() as transaction:
         again = transaction.add([envelope("m"), envelope("n", dedup_key="k")], NOW, NOW + 9)
@@ -47,7 +47,7 @@ def test_ids_and_keys_of_drafts_are_known(store: Store) -> None:
         assert transaction.counts(QUEUE) == Counts(draft=2)
 
 
-def test_a_draft_counts_as_published_when_it_is_ready(store: Store, place: Place) -> None:
+def test_draft_counts_as_published_when_it_becomes_ready(store: Store, place: Place) -> None:
     [card, other] = draft(store, envelope("m"), envelope("never"))
     ready = card._replace(state=State.READY, due_at=0, changed_at=NOW + 5)
     with store.transaction() as transaction:
@@ -61,7 +61,7 @@ def test_a_draft_counts_as_published_when_it_is_ready(store: Store, place: Place
 
 @pytest.mark.parametrize("name", CONTENTS)
 @pytest.mark.parametrize("state", [State.DRAFT, State.READY])
-def test_another_content_takes_the_place_of_the_first(store: Store, place: Place, state: State, name: str) -> None:
+def test_rewrite_replaces_the_content_and_keeps_the_place(store: Store, place: Place, state: State, name: str) -> None:
     sent = envelope("m", rank=3, expires_at=LATER, dedup_key="k", target=line_of("anna"))
     begin = draft if state is State.DRAFT else put
     [card] = begin(store, sent)
@@ -86,7 +86,7 @@ def _check_rewritten(transaction: Transaction, after: Message, new: Envelope) ->
     assert transaction.envelopes([after]) == [new]
 
 
-def test_a_draft_is_given_its_content_and_made_ready_in_one_step(store: Store, place: Place) -> None:
+def test_draft_is_rewritten_and_made_ready_in_a_single_transaction(store: Store, place: Place) -> None:
     sent = envelope("m", payload=b"", rank=1)
     [card] = draft(store, sent)
     new = sent._replace(payload=b"the content", header='{"type":"t"}')
@@ -102,7 +102,7 @@ def test_a_draft_is_given_its_content_and_made_ready_in_one_step(store: Store, p
         assert transaction.counts(QUEUE) == Counts(ready=1, published=1, bytes=new.size)
 
 
-def test_the_last_of_many_contents_stays(store: Store, place: Place) -> None:
+def test_rewrite_repeated_keeps_the_last_content(store: Store, place: Place) -> None:
     sent = envelope("m")
     [card] = put(store, sent)
     with store.transaction() as transaction:
@@ -118,7 +118,7 @@ def test_the_last_of_many_contents_stays(store: Store, place: Place) -> None:
         assert transaction.heads(QUEUE, 9) == [(card._replace(size=SIZE), sent)]
 
 
-def test_many_are_rewritten_at_once(store: Store, place: Place) -> None:
+def test_rewrite_of_many_messages_leaves_the_others_unchanged(store: Store, place: Place) -> None:
     sent = [envelope(f"m{n}") for n in range(30)]
     made = put(store, *sent)
     new = [one._replace(payload=b"new %d" % n) for n, one in enumerate(sent[::2])]
@@ -131,7 +131,7 @@ def test_many_are_rewritten_at_once(store: Store, place: Place) -> None:
         assert [one for _, one in found[1::2]] == sent[1::2]
 
 
-def test_a_message_is_added_and_rewritten_in_one_transaction(store: Store, place: Place) -> None:
+def test_rewrite_in_the_transaction_that_added_the_message_is_kept(store: Store, place: Place) -> None:
     with store.transaction() as transaction:
         [stored] = transaction.add([envelope("m")], NOW, NOW)
         [card] = transaction.by_seq([stored.seq])
@@ -144,7 +144,7 @@ def test_a_message_is_added_and_rewritten_in_one_transaction(store: Store, place
 
 
 @pytest.mark.parametrize("state", [State.LEASED, State.DROPPED, None])
-def test_what_becomes_of_a_rewritten_message_in_the_same_transaction(
+def test_rewrite_then_lease_drop_or_forget_in_the_same_transaction_is_kept(
     store: Store, place: Place, state: State | None
 ) -> None:
     """None: it is forgotten."""
@@ -164,7 +164,7 @@ def test_what_becomes_of_a_rewritten_message_in_the_same_transaction(
         assert transaction.counts(QUEUE).bytes == (new.size if state is State.LEASED else 0)
 
 
-def test_a_transaction_that_fails_leaves_the_content_as_it_was(store: Store, place: Place) -> None:
+def test_rewrite_in_a_failed_transaction_leaves_the_content_as_it_was(store: Store, place: Place) -> None:
     sent = envelope("m")
     [card] = put(store, sent)
 

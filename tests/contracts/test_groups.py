@@ -39,7 +39,7 @@ def hold(store: Store, *messages: Message) -> list[Message]:
     return [move(store, message, State.HELD, due_at=message.expires_at) for message in messages]
 
 
-def test_a_group_begins_with_the_message_that_came_first(store: Store, place: Place) -> None:
+def test_group_first_is_the_message_that_was_added_first(store: Store, place: Place) -> None:
     a, b, _, c = put(
         store, envelope("a", group=ONE), envelope("b", group=ONE), envelope("x"), envelope("c", group=OTHER, rank=0)
     )
@@ -54,7 +54,9 @@ def test_a_group_begins_with_the_message_that_came_first(store: Store, place: Pl
 
 
 @pytest.mark.parametrize(("origin", "verb"), ROWS, ids=[f"{state}-{verb}" for state, verb in ROWS])
-def test_it_moves_on_when_its_first_one_is_done_with(store: Store, place: Place, origin: State, verb: Verb) -> None:
+def test_group_first_moves_on_when_the_first_message_leaves_the_backlog(
+    store: Store, place: Place, origin: State, verb: Verb
+) -> None:
     target = TRANSITIONS[origin, verb]
     begin = draft if origin is State.DRAFT else put
     [one] = begin(store, envelope("one", group=ONE, expires_at=LATER))
@@ -86,7 +88,7 @@ def _put_in_turn(transaction: Transaction, one: Message, two: Message) -> Messag
     return first
 
 
-def test_who_goes_to_a_later_place_goes_behind(store: Store, place: Place) -> None:
+def test_group_member_redriven_to_a_later_place_goes_behind_the_others(store: Store, place: Place) -> None:
     """A redriven message; and one that takes its old place again is where it was."""
     a, b, c = put(store, *[envelope(id, group=ONE) for id in "abc"])
     b, c = hold(store, b, c)
@@ -104,7 +106,7 @@ def test_who_goes_to_a_later_place_goes_behind(store: Store, place: Place) -> No
         assert first(transaction) == "a"
 
 
-def test_who_takes_an_early_place_comes_first(store: Store, place: Place) -> None:
+def test_group_first_is_a_draft_set_at_an_earlier_place(store: Store, place: Place) -> None:
     """A draft that is set when others of its group are there already."""
     [begun] = draft(store, envelope("begun", group=ONE))
     *others, last = put(store, *[envelope(f"m{n}", group=ONE) for n in range(4)])
@@ -123,7 +125,7 @@ def test_who_takes_an_early_place_comes_first(store: Store, place: Place) -> Non
         transaction.swap([Change(ready, ready._replace(state=State.READY))])
 
 
-def test_what_is_forgotten_is_no_member(store: Store, place: Place) -> None:
+def test_group_first_skips_forgotten_messages(store: Store, place: Place) -> None:
     made = put(store, *[envelope(f"m{n}", group=ONE) for n in range(5)])
     one, two, three, four, five = [made[0], *hold(store, *made[1:])]
     with store.transaction() as transaction:
@@ -140,7 +142,7 @@ def test_what_is_forgotten_is_no_member(store: Store, place: Place) -> None:
         assert first(transaction) is None
 
 
-def test_groups_go_with_their_queue(store: Store, place: Place) -> None:
+def test_group_members_are_deleted_with_their_queue(store: Store, place: Place) -> None:
     made = put(store, *[envelope(f"m{n}", group=ONE) for n in range(3)])
     hold(store, *made[1:])
     put(store, envelope("p", "post", group=ONE))
@@ -158,7 +160,7 @@ def test_groups_go_with_their_queue(store: Store, place: Place) -> None:
         assert first(transaction, queue="post") == "p"
 
 
-def test_a_long_group_is_gone_through_in_order(store: Store, place: Place) -> None:
+def test_group_of_2500_messages_is_processed_in_order(store: Store, place: Place) -> None:
     made = put(store, *[envelope(f"m{n}", group=ONE) for n in range(2_500)])
     with store.transaction() as transaction:
         transaction.swap([Change(card, card._replace(state=State.HELD)) for card in made[1:]])
@@ -178,7 +180,7 @@ def test_a_long_group_is_gone_through_in_order(store: Store, place: Place) -> No
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_it_is_what_a_look_at_everything_says(store: Store, place: Place, seed: int) -> None:
+def test_group_first_agrees_with_a_full_scan_after_any_changes(store: Store, place: Place, seed: int) -> None:
     """Any changes, in transactions of any length."""
     chance = random.Random(seed)
     groups = [ONE, OTHER, line_of("third")]
@@ -220,7 +222,7 @@ def _firsts(transaction: Transaction, groups: list[int]) -> list[Message | None]
     ]
 
 
-def test_a_held_message_is_due_when_it_expires(store: Store) -> None:
+def test_held_message_is_due_when_it_expires(store: Store) -> None:
     one, two = put(store, envelope("one", group=ONE), envelope("two", group=ONE, expires_at=NOW + 100))
     [held] = hold(store, two)
     with store.transaction(write=False) as transaction:
@@ -232,7 +234,7 @@ def test_a_held_message_is_due_when_it_expires(store: Store) -> None:
         assert transaction.counts(QUEUE).held == 1
 
 
-def test_a_transaction_that_fails_leaves_groups_as_they_were(store: Store, place: Place) -> None:
+def test_group_first_is_unchanged_by_a_failed_transaction(store: Store, place: Place) -> None:
     made = put(store, *[envelope(f"m{n}", group=ONE) for n in range(3)])
     hold(store, *made[1:])
 
@@ -250,5 +252,5 @@ def test_a_transaction_that_fails_leaves_groups_as_they_were(store: Store, place
             assert (first(transaction), first(transaction, OTHER)) == ("m0", None)
 
 
-def test_the_way_to_held_is_in_the_table() -> None:
+def test_held_state_is_reached_through_ready() -> None:
     assert path_to(State.HELD) == [State.READY, State.HELD]

@@ -17,7 +17,7 @@ def of(message: Message) -> tuple[int, str]:
     return message.seq, message.id
 
 
-def test_who_holds_a_key_is_known_until_its_window_ends(store: Store, place: Place) -> None:
+def test_dedup_key_holder_is_known_until_its_window_ends(store: Store, place: Place) -> None:
     m, n = put(store, envelope("m", dedup_key="k"), envelope("n", dedup_key="l"))
     put(store, envelope("p", "post", dedup_key="k"))
     for opener in openings(place):
@@ -29,7 +29,7 @@ def test_who_holds_a_key_is_known_until_its_window_ends(store: Store, place: Pla
             assert transaction.key_holders(QUEUE, [], NOW) == []
 
 
-def test_a_key_is_taken_from_one_and_given_to_another(store: Store, place: Place) -> None:
+def test_dedup_key_is_moved_from_a_message_to_another(store: Store, place: Place) -> None:
     m, n = put(store, envelope("m", dedup_key="k"), envelope("n"))
     with store.transaction() as transaction:
         transaction.hold_keys(QUEUE, {"k": of(n), "l": of(n)}, UNTIL + 5)
@@ -43,7 +43,7 @@ def test_a_key_is_taken_from_one_and_given_to_another(store: Store, place: Place
             assert transaction.by_seq([m.seq, n.seq]) == [m, n]
 
 
-def test_a_free_key_is_anybodys(store: Store, place: Place) -> None:
+def test_dedup_key_that_was_freed_can_be_taken_by_a_new_message(store: Store, place: Place) -> None:
     [m] = put(store, envelope("m", dedup_key="k"))
     with store.transaction() as transaction:
         transaction.free_keys(QUEUE, ["k", "nobody's"])
@@ -61,7 +61,7 @@ def test_a_free_key_is_anybodys(store: Store, place: Place) -> None:
         assert transaction.key_holders(QUEUE, ["k"], NOW) == [(again.seq, "o")]
 
 
-def test_a_window_is_made_longer_and_shorter(store: Store, place: Place) -> None:
+def test_dedup_window_can_be_made_longer_and_shorter(store: Store, place: Place) -> None:
     [m] = put(store, envelope("m", dedup_key="k"))
     for until in (UNTIL, UNTIL + 9, UNTIL - 9, UNTIL + 10**7, NOW + 1):
         with store.transaction() as transaction:
@@ -73,7 +73,7 @@ def test_a_window_is_made_longer_and_shorter(store: Store, place: Place) -> None
             assert transaction.key_holders(QUEUE, ["k"], until) == [None]
 
 
-def test_a_key_goes_to_and_fro_in_one_transaction(store: Store, place: Place) -> None:
+def test_dedup_key_moved_several_times_in_a_transaction_stays_with_the_last_holder(store: Store, place: Place) -> None:
     m, n = put(store, envelope("m", dedup_key="k"), envelope("n"))
     with store.transaction() as transaction:
         transaction.free_keys(QUEUE, ["k"])
@@ -87,7 +87,7 @@ def test_a_key_goes_to_and_fro_in_one_transaction(store: Store, place: Place) ->
         assert transaction.key_holders(QUEUE, ["k"], NOW) == [None]
 
 
-def test_a_new_message_is_given_a_key_at_once(store: Store, place: Place) -> None:
+def test_dedup_key_is_given_to_a_message_added_in_the_same_transaction(store: Store, place: Place) -> None:
     [m] = put(store, envelope("m", dedup_key="k"))
     with store.transaction() as transaction:
         [stored] = transaction.add([envelope("n")], NOW, UNTIL)
@@ -101,7 +101,7 @@ def test_a_new_message_is_given_a_key_at_once(store: Store, place: Place) -> Non
 
 
 @pytest.mark.parametrize("state", [State.LEASED, State.DEAD, State.DONE, State.DROPPED])
-def test_a_key_may_be_given_to_a_message_in_any_state(store: Store, place: Place, state: State) -> None:
+def test_dedup_key_can_be_given_to_a_message_in_any_state(store: Store, place: Place, state: State) -> None:
     card = bring(store, put(store, envelope("m"))[0], state)
     with store.transaction() as transaction:
         transaction.hold_keys(QUEUE, {"k": of(card)}, UNTIL)
@@ -110,7 +110,7 @@ def test_a_key_may_be_given_to_a_message_in_any_state(store: Store, place: Place
         assert transaction.by_seq([card.seq]) == [card]
 
 
-def test_a_transaction_that_fails_leaves_keys_as_they_were(store: Store, place: Place) -> None:
+def test_dedup_key_holders_are_unchanged_by_a_failed_transaction(store: Store, place: Place) -> None:
     m, n = put(store, envelope("m", dedup_key="k"), envelope("n", dedup_key="l"))
 
     def fail() -> None:
@@ -126,7 +126,7 @@ def test_a_transaction_that_fails_leaves_keys_as_they_were(store: Store, place: 
             assert transaction.key_holders(QUEUE, ["k", "l", "new"], NOW) == [of(m), of(n), None]
 
 
-def test_keys_that_were_given_go_with_their_queue(store: Store, place: Place) -> None:
+def test_dedup_key_is_deleted_with_its_queue(store: Store, place: Place) -> None:
     [m] = put(store, envelope("m"))
     with store.transaction() as transaction:
         transaction.hold_keys(QUEUE, {"k": of(m)}, UNTIL)
@@ -137,7 +137,7 @@ def test_keys_that_were_given_go_with_their_queue(store: Store, place: Place) ->
         assert transaction.key_holders(QUEUE, ["k"], NOW) == [None]
 
 
-def test_a_key_may_be_held_for_ever(store: Store, place: Place) -> None:
+def test_dedup_key_can_be_held_forever(store: Store, place: Place) -> None:
     """Of many: what each of them costs must not grow with their number, and a thousand of them are found one by one."""
     made = put(store, *[envelope(f"m{n}", dedup_key=f"own{n}") for n in range(30)])
     with store.transaction() as transaction:
@@ -156,7 +156,7 @@ def test_a_key_may_be_held_for_ever(store: Store, place: Place) -> None:
 
 
 @pytest.mark.parametrize("until", [UNTIL, FOREVER])
-def test_a_holder_need_not_be_a_message(store: Store, place: Place, until: int) -> None:
+def test_dedup_key_holder_need_not_be_a_message(store: Store, place: Place, until: int) -> None:
     """Somebody keeps a number in a key. It may be that of a message, which has nothing to do with it."""
     [card] = put(store, envelope("m", dedup_key="k"))
     with store.transaction() as transaction:

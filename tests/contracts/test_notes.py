@@ -7,7 +7,7 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Store
 
 
-def test_a_note_is_kept_until_it_is_taken_away(store: Store) -> None:
+def test_note_is_kept_until_it_is_removed(store: Store) -> None:
     with store.transaction() as transaction:
         assert transaction.note("ledger/a") is None
         transaction.set_note("ledger/a", "1")
@@ -21,7 +21,7 @@ def test_a_note_is_kept_until_it_is_taken_away(store: Store) -> None:
         assert transaction.notes("") == {}
 
 
-def test_notes_are_listed_by_the_beginning_of_their_keys(store: Store) -> None:
+def test_note_listing_is_by_key_prefix_in_key_order(store: Store) -> None:
     with store.transaction() as transaction:
         for key in ("b/2", "a/1", "b/10", "bb", "b/1"):
             transaction.set_note(key, key.upper())
@@ -30,7 +30,7 @@ def test_notes_are_listed_by_the_beginning_of_their_keys(store: Store) -> None:
         assert list(transaction.notes("")) == ["a/1", "b/1", "b/10", "b/2", "bb"]
 
 
-def test_a_transaction_that_fails_leaves_no_note(store: Store) -> None:
+def test_note_is_not_kept_by_a_failed_transaction(store: Store) -> None:
     def fail() -> None:
         with store.transaction() as transaction:
             transaction.set_note("ledger/a", "1")
@@ -42,7 +42,7 @@ def test_a_transaction_that_fails_leaves_no_note(store: Store) -> None:
         assert transaction.note("ledger/a") is None
 
 
-def test_a_note_outlives_every_queue(store: Store) -> None:
+def test_note_is_kept_when_a_queue_is_deleted(store: Store) -> None:
     put(store, envelope("m"))
     with store.transaction() as transaction:
         transaction.set_note(QUEUE, "1")
@@ -52,6 +52,6 @@ def test_a_note_outlives_every_queue(store: Store) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "/", "a/", "../a", "a//b", "a b", "a/b/c/d/e", "x" * 201])
-def test_a_key_is_made_of_names(store: Store, key: str) -> None:
+def test_note_key_that_is_not_made_of_names_is_refused(store: Store, key: str) -> None:
     with pytest.raises(BadInput), store.transaction() as transaction:
         transaction.set_note(key, "1")

@@ -14,7 +14,7 @@ from yirangmq.core.ports import Store
 from yirangmq.core.states import State
 
 
-def test_an_empty_store_has_nothing(store: Store) -> None:
+def test_empty_store_has_no_queues_counts_policies_or_due_times(store: Store) -> None:
     with store.transaction(write=False) as transaction:
         assert transaction.queues() == []
         assert transaction.counts(QUEUE) == Counts()
@@ -26,7 +26,7 @@ def test_an_empty_store_has_nothing(store: Store) -> None:
         assert transaction.heads(QUEUE, 9) == []
 
 
-def test_a_policy_is_kept_to_the_letter(store: Store, place: Place) -> None:
+def test_policy_text_is_kept_exactly_as_given(store: Store, place: Place) -> None:
     text = '{"retry": {"limit": 2},\n "schemas": {"열": {"*": true}}}'
     with store.transaction() as transaction:
         transaction.set_policy(QUEUE, text)
@@ -45,7 +45,7 @@ def test_a_policy_is_kept_to_the_letter(store: Store, place: Place) -> None:
         assert transaction.policy_text(QUEUE) is None
 
 
-def test_a_queue_can_be_deleted_with_all_it_has(store: Store, place: Place) -> None:
+def test_delete_queue_removes_messages_failures_keys_and_policy(store: Store, place: Place) -> None:
     put(store, *[envelope(f"m{n}", "post", dedup_key=f"k{n}") for n in range(3)])
     before = picture(store)
     cards = put(store, *[envelope(f"m{n}", dedup_key=f"k{n}", expires_at=NOW + 9) for n in range(len(REACHED))])
@@ -69,7 +69,7 @@ def test_a_queue_can_be_deleted_with_all_it_has(store: Store, place: Place) -> N
         assert transaction.counts(QUEUE) == Counts(ready=3, published=3, bytes=3 * SIZE)
 
 
-def test_a_queue_can_be_deleted_and_begun_again_in_one_transaction(store: Store) -> None:
+def test_delete_queue_and_recreate_it_in_the_same_transaction(store: Store) -> None:
     put(store, envelope("m"), envelope("n"))
     with store.transaction() as transaction:
         transaction.add([envelope("o")], NOW, NOW)
@@ -84,7 +84,7 @@ def test_a_queue_can_be_deleted_and_begun_again_in_one_transaction(store: Store)
         assert transaction.counts(QUEUE) == Counts(ready=1, published=1, bytes=SIZE)
 
 
-def test_two_openers_see_the_same(store: Store, place: Place) -> None:
+def test_two_openers_see_the_same_messages_and_policy(store: Store, place: Place) -> None:
     other = place.open()
     [card] = put(store, envelope("m"))
     leased = move(other, card, State.LEASED)
@@ -97,7 +97,7 @@ def test_two_openers_see_the_same(store: Store, place: Place) -> None:
     assert picture(store) == picture(other)
 
 
-def test_a_queue_deleted_by_another_opener_is_gone_here_too(store: Store, place: Place) -> None:
+def test_delete_queue_by_another_opener_is_seen_by_every_opener(store: Store, place: Place) -> None:
     """What an opener remembers of a queue must not outlive the queue: nothing may land in another one's line."""
     other = place.open()
     put(store, envelope("m"))
@@ -113,7 +113,7 @@ def test_a_queue_deleted_by_another_opener_is_gone_here_too(store: Store, place:
             assert transaction.counts(QUEUE) == transaction.counts("post") == Counts(ready=1, published=1, bytes=SIZE)
 
 
-def test_a_wait_ends_when_another_opener_commits(store: Store, place: Place) -> None:
+def test_wait_ends_when_another_opener_commits(store: Store, place: Place) -> None:
     other = place.open()
     heard = threading.Event()
 
@@ -132,7 +132,7 @@ def test_a_wait_ends_when_another_opener_commits(store: Store, place: Place) -> 
     assert heard.is_set()
 
 
-def test_a_commit_before_the_wait_is_not_missed(store: Store, place: Place) -> None:
+def test_wait_returns_at_once_after_a_commit_before_it(store: Store, place: Place) -> None:
     other = place.open()
     with store.transaction(write=False) as transaction:
         assert transaction.heads(QUEUE, 1) == []
@@ -142,7 +142,7 @@ def test_a_commit_before_the_wait_is_not_missed(store: Store, place: Place) -> N
         assert len(transaction.heads(QUEUE, 1)) == 1
 
 
-def test_threads_take_turns(store: Store) -> None:
+def test_threads_write_transactions_in_turn_and_keep_their_order(store: Store) -> None:
     def work(name: str) -> None:
         for n in range(10):
             with store.transaction() as transaction:
@@ -160,7 +160,7 @@ def test_threads_take_turns(store: Store) -> None:
             assert mine == [f"{name}{n}" for n in range(10)]
 
 
-def test_a_closed_store_says_so(store: Store) -> None:
+def test_closed_store_refuses_a_transaction_and_can_be_closed_again(store: Store) -> None:
     store.close()
     with pytest.raises(StoreError), store.transaction():
         pass
@@ -170,7 +170,7 @@ def test_a_closed_store_says_so(store: Store) -> None:
 # -- many queues ------------------------------------------------------------------------------------------------------
 
 
-def test_queue_names_are_read_a_page_at_a_time(store: Store) -> None:
+def test_queue_names_are_read_in_pages_and_by_prefix(store: Store) -> None:
     names = [f"{kind}-{n:02}" for kind in ("a", "b", "c") for n in range(4)]
     with store.transaction() as transaction:
         for name in names[:8]:
@@ -206,7 +206,7 @@ def test_queue_count_follows_a_transaction_that_failed(store: Store) -> None:
         assert (transaction.queue_count(), transaction.has_queue("post")) == (1, False)
 
 
-def test_queues_with_a_policy_of_their_own_are_known(store: Store, place: Place) -> None:
+def test_policied_lists_the_queues_with_a_policy_of_their_own(store: Store, place: Place) -> None:
     put(store, envelope("a"))
     with store.transaction() as transaction:
         assert transaction.queues_with_policy() == []

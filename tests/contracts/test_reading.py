@@ -13,7 +13,7 @@ from yirangmq.core.ports import Change, Store
 from yirangmq.core.states import State
 
 
-def test_heads_go_by_rank_then_place(store: Store) -> None:
+def test_heads_are_in_order_of_rank_then_place(store: Store) -> None:
     chance = random.Random(13)
     ranks = [0, 1, 2, 10, 11, 100, 2**31, 2**53 - 1, RANK_LAST]
     made = []
@@ -26,7 +26,7 @@ def test_heads_go_by_rank_then_place(store: Store) -> None:
         assert [card.id for card in expected] == [sent.id for _, sent in transaction.heads(QUEUE, 2000)]
 
 
-def test_heads_are_the_ready_ones_of_one_queue(store: Store) -> None:
+def test_heads_are_the_ready_messages_of_a_single_queue(store: Store) -> None:
     put(store, envelope("d", available_at=NOW + 1))
     put(store, envelope("elsewhere", queue="post"))
     [leased, waiting] = put(store, envelope("l"), envelope("r"))
@@ -36,7 +36,7 @@ def test_heads_are_the_ready_ones_of_one_queue(store: Store) -> None:
         assert transaction.heads("nobody", 9) == []
 
 
-def test_a_message_that_comes_back_stands_where_its_place_says(store: Store) -> None:
+def test_heads_show_a_released_message_at_its_place(store: Store) -> None:
     cards = put(store, *[envelope(f"m{n}", rank=n % 2) for n in range(6)])
     leased = [move(store, card, State.LEASED) for card in cards[:2]]
     move(store, leased[0], State.READY)  # to a fresh place: behind m4
@@ -46,7 +46,7 @@ def test_a_message_that_comes_back_stands_where_its_place_says(store: Store) -> 
 
 
 @pytest.mark.parametrize("state", REACHED)
-def test_a_message_is_found_by_number_and_by_id_in_every_state(store: Store, place: Place, state: State) -> None:
+def test_lookup_by_sequence_and_by_id_finds_a_message_in_every_state(store: Store, place: Place, state: State) -> None:
     [card] = put(store, envelope("m", rank=5, expires_at=NOW + 99_000))
     card = bring(store, card, state)
     with store.transaction(write=False) as transaction:
@@ -60,7 +60,7 @@ def test_a_message_is_found_by_number_and_by_id_in_every_state(store: Store, pla
         assert transaction.by_seq([card.seq]) == [card]
 
 
-def test_asking_for_nothing_finds_nothing(store: Store) -> None:
+def test_lookup_of_nothing_finds_nothing(store: Store) -> None:
     with store.transaction(write=False) as transaction:
         assert transaction.by_seq([]) == []
         assert transaction.by_id(QUEUE, []) == []
@@ -86,7 +86,7 @@ PAYLOADS = {
 
 
 @pytest.mark.parametrize("name", PAYLOADS)
-def test_a_payload_comes_back_to_the_byte(store: Store, place: Place, name: str) -> None:
+def test_payload_is_returned_byte_for_byte(store: Store, place: Place, name: str) -> None:
     payload, is_json = PAYLOADS[name]
     sent = envelope("m", payload=payload, is_json=is_json)
     [card] = put(store, sent)
@@ -107,7 +107,7 @@ HEADERS = {
 
 
 @pytest.mark.parametrize("name", HEADERS)
-def test_an_envelope_comes_back_whole(store: Store, place: Place, name: str) -> None:
+def test_envelope_is_returned_complete(store: Store, place: Place, name: str) -> None:
     sent = envelope("m", header=HEADERS[name], rank=3, expires_at=NOW + 1, available_at=NOW - 5, dedup_key="a key")
     sent = sent._replace(published_at=NOW - 9)
     [card] = put(store, sent)
@@ -116,7 +116,7 @@ def test_an_envelope_comes_back_whole(store: Store, place: Place, name: str) -> 
         assert transaction.heads(QUEUE, 1)[0][1] == sent
 
 
-def test_an_envelope_never_changes(store: Store) -> None:
+def test_envelope_is_unchanged_after_a_redrive(store: Store) -> None:
     """Also not in another life: a redriven message no longer expires, its envelope still says when it would have."""
     sent = envelope("m", expires_at=NOW + 60_000, rank=2)
     [card] = put(store, sent)
@@ -127,7 +127,7 @@ def test_an_envelope_never_changes(store: Store) -> None:
         assert transaction.heads(QUEUE, 1) == [(ready, sent)]
 
 
-def test_a_message_without_content_has_no_envelope(store: Store) -> None:
+def test_envelope_is_missing_for_a_message_without_content(store: Store) -> None:
     cards = put(store, envelope("m"), envelope("n"), envelope("o"))
     done = move(store, bring(store, cards[0], State.LEASED), State.DONE, body=False)
     dropped = move(store, cards[1], State.DROPPED)
@@ -137,7 +137,7 @@ def test_a_message_without_content_has_no_envelope(store: Store) -> None:
         assert transaction.by_id(QUEUE, ["m", "n"]) == [done, dropped]
 
 
-def test_the_latest_failure_is_kept(store: Store, place: Place) -> None:
+def test_failure_that_is_latest_replaces_the_earlier_failure(store: Store, place: Place) -> None:
     first, other = put(store, envelope("m"), envelope("n"))
     leased = move(store, first, State.LEASED)
     delayed = move(store, leased, State.DELAYED, FAILURE)
@@ -152,7 +152,7 @@ def test_the_latest_failure_is_kept(store: Store, place: Place) -> None:
 
 
 @pytest.mark.parametrize("state", REACHED)
-def test_a_listing_in_pages_is_the_listing(store: Store, state: State) -> None:
+def test_scan_in_pages_of_any_size_lists_the_same_messages(store: Store, state: State) -> None:
     cards = put(store, *[envelope(f"m{n}", rank=n % 4) for n in range(25)])
     put(store, *[envelope(f"e{n}", queue="post") for n in range(3)])
     there = [bring(store, card, state) for card in cards[:20]]
@@ -163,14 +163,14 @@ def test_a_listing_in_pages_is_the_listing(store: Store, state: State) -> None:
             assert listed(transaction, QUEUE, state, size) == whole
 
 
-def test_a_listing_of_ready_ones_is_in_order_of_delivery(store: Store) -> None:
+def test_scan_of_ready_messages_is_in_order_of_delivery(store: Store) -> None:
     put(store, *[envelope(f"m{n}", rank=[9, 10, 100, RANK_LAST][n % 4]) for n in range(20)])
     with store.transaction(write=False) as transaction:
         assert listed(transaction, QUEUE, State.READY, 3) == [card for card, _ in transaction.heads(QUEUE, 20)]
 
 
 @pytest.mark.parametrize("state", [State.DEAD, State.PARKED])
-def test_a_listing_of_dead_ones_has_the_oldest_first(store: Store, state: State) -> None:
+def test_scan_of_dead_or_parked_messages_lists_the_oldest_first(store: Store, state: State) -> None:
     cards = [bring(store, card, State.LEASED) for card in put(store, *[envelope(f"m{n}") for n in range(6)])]
     moments = [NOW + 30, NOW + 10, NOW + 1_000, NOW + 10, NOW + 20, NOW + 9]
     for card, moment in zip(cards, moments, strict=True):
@@ -180,7 +180,7 @@ def test_a_listing_of_dead_ones_has_the_oldest_first(store: Store, state: State)
             assert [c.id for c in listed(transaction, QUEUE, state, size)] == ["m5", "m1", "m3", "m4", "m0", "m2"]
 
 
-def test_a_listing_goes_on_while_what_was_listed_goes_away(store: Store) -> None:
+def test_scan_continues_while_the_listed_messages_are_forgotten(store: Store) -> None:
     cards = [bring(store, card, State.DEAD) for card in put(store, *[envelope(f"m{n}") for n in range(9)])]
     seen, cursor = [], ""
     while True:
@@ -194,7 +194,7 @@ def test_a_listing_goes_on_while_what_was_listed_goes_away(store: Store) -> None
     assert sorted(seen) == sorted(cards)
 
 
-def test_ready_ones_can_be_looked_at_from_any_place_on(store: Store) -> None:
+def test_scan_of_ready_messages_starts_at_any_rank_and_place(store: Store) -> None:
     cards = put(store, *[envelope(f"m{n}", rank=rank) for n, rank in enumerate([0, 7, 7, 2**40, RANK_LAST])])
     with store.transaction(write=False) as transaction:
         for cursor, first in [
@@ -209,19 +209,19 @@ def test_ready_ones_can_be_looked_at_from_any_place_on(store: Store) -> None:
             assert transaction.scan(QUEUE, State.READY, 9, cursor).messages == cards[first:], cursor
 
 
-def test_a_cursor_that_is_none_is_refused(store: Store) -> None:
+def test_scan_cursor_that_is_invalid_is_refused(store: Store) -> None:
     put(store, envelope("m"))
     with store.transaction(write=False) as transaction, pytest.raises(BadInput) as caught:
         transaction.scan(QUEUE, State.READY, 1, "not a cursor")
     assert caught.value.field == "cursor"
 
 
-def test_an_unknown_queue_is_empty(store: Store) -> None:
+def test_scan_of_an_unknown_queue_is_empty(store: Store) -> None:
     with store.transaction(write=False) as transaction:
         assert transaction.scan("nobody", State.READY, 5) == ([], "")
 
 
-def test_a_transaction_sees_its_own_changes(store: Store) -> None:
+def test_transaction_sees_its_own_changes(store: Store) -> None:
     """Calls that share a commit build on each other: published, leased and acked in one."""
     with store.transaction() as transaction:
         transaction.add([envelope("m"), envelope("n", rank=1)], NOW, NOW + 1)

@@ -16,7 +16,7 @@ def heads(transaction: Transaction, target: int = 0, limit: int = 99) -> list[st
     return [card.id for card, _ in transaction.heads(QUEUE, limit, target)]
 
 
-def test_a_message_for_one_consumer_is_seen_by_that_one_only(store: Store, place: Place) -> None:
+def test_target_message_is_seen_by_its_consumer_only(store: Store, place: Place) -> None:
     sent = [envelope("a", target=ANNA), envelope("any"), envelope("b", target=BERTA), envelope("a2", target=ANNA)]
     made = put(store, *sent)
     assert [card.target for card in made] == [ANNA, 0, BERTA, ANNA]
@@ -29,7 +29,7 @@ def test_a_message_for_one_consumer_is_seen_by_that_one_only(store: Store, place
             assert [sent for _, sent in transaction.heads(QUEUE, 9, ANNA)] == [sent[0], sent[1], sent[3]]
 
 
-def test_both_lines_go_by_rank_then_place(store: Store) -> None:
+def test_target_messages_and_messages_for_any_consumer_are_merged_by_rank_then_place(store: Store) -> None:
     ranks = [5, RANK_LAST, 0, 5, 0, RANK_LAST, 5, 0]
     made = put(store, *[envelope(f"m{n}", rank=rank, target=ANNA * (n % 2)) for n, rank in enumerate(ranks)])
     expected = [card.id for card in sorted(made, key=lambda card: (card.rank, card.place))]
@@ -40,7 +40,7 @@ def test_both_lines_go_by_rank_then_place(store: Store) -> None:
 
 
 @pytest.mark.parametrize("state", REACHED)
-def test_it_stays_the_same_consumers_in_every_state(store: Store, place: Place, state: State) -> None:
+def test_target_is_kept_in_every_state(store: Store, place: Place, state: State) -> None:
     [card] = put(store, envelope("m", target=ANNA, expires_at=LATER))
     card = bring(store, card, state)
     with place.reopen().transaction(write=False) as transaction:
@@ -50,7 +50,7 @@ def test_it_stays_the_same_consumers_in_every_state(store: Store, place: Place, 
         assert heads(transaction, ANNA) == (["m"] if state is State.READY else [])
 
 
-def test_it_comes_back_to_its_own_line(store: Store, place: Place) -> None:
+def test_target_message_that_is_released_is_ready_for_its_consumer_only(store: Store, place: Place) -> None:
     one, _, _ = put(store, envelope("m", target=ANNA), envelope("n", target=ANNA), envelope("any"))
     move(store, move(store, one, State.LEASED), State.READY)
     with place.reopen().transaction(write=False) as transaction:
@@ -58,7 +58,7 @@ def test_it_comes_back_to_its_own_line(store: Store, place: Place) -> None:
         assert heads(transaction) == ["any"]
 
 
-def test_a_transaction_sees_both_lines_as_it_changes_them(store: Store) -> None:
+def test_target_and_common_messages_changed_in_a_transaction_are_seen_in_it(store: Store) -> None:
     put(store, envelope("old", target=ANNA), envelope("any"))
     with store.transaction() as transaction:
         transaction.add([envelope("new", target=ANNA), envelope("urgent", target=ANNA, rank=0)], NOW, NOW)
@@ -79,14 +79,14 @@ def _furnished(store: Store) -> list[Message]:
     return sorted(put(store, *sent), key=lambda card: (card.target, card.rank, card.place))
 
 
-def test_a_listing_has_those_for_one_consumer_behind_those_for_anyone(store: Store) -> None:
+def test_target_messages_are_listed_behind_those_for_any_consumer(store: Store) -> None:
     expected = _furnished(store)
     with store.transaction(write=False) as transaction:
         for size in (1, 2, 5, 8, 23, 24, 25):
             assert listed(transaction, QUEUE, State.READY, size) == expected, size
 
 
-def test_a_place_without_a_target_is_one_in_the_line_of_anyone(store: Store) -> None:
+def test_scan_cursor_without_a_target_is_a_place_among_messages_for_any_consumer(store: Store) -> None:
     expected = _furnished(store)
     with store.transaction(write=False) as transaction:
         third = expected[2]
@@ -95,7 +95,7 @@ def test_a_place_without_a_target_is_one_in_the_line_of_anyone(store: Store) -> 
         assert behind_all == [card for card in expected if card.target]
 
 
-def test_a_listing_may_begin_behind_the_line_of_one_consumer(store: Store) -> None:
+def test_scan_cursor_with_a_target_starts_behind_the_messages_of_that_consumer(store: Store) -> None:
     expected = _furnished(store)
     with store.transaction(write=False) as transaction:
         for target in (ANNA, BERTA, 2**62):
@@ -103,7 +103,7 @@ def test_a_listing_may_begin_behind_the_line_of_one_consumer(store: Store) -> No
             assert page.messages == [card for card in expected if card.target > target]
 
 
-def test_a_listing_goes_on_while_what_was_listed_goes_away(store: Store) -> None:
+def test_scan_with_targets_continues_while_the_listed_messages_are_forgotten(store: Store) -> None:
     expected = _furnished(store)
     seen, cursor = [], ""
     while True:
@@ -117,7 +117,7 @@ def test_a_listing_goes_on_while_what_was_listed_goes_away(store: Store) -> None
     assert seen == expected
 
 
-def test_it_is_due_when_it_expires(store: Store) -> None:
+def test_target_message_is_due_when_it_expires(store: Store) -> None:
     card, _ = put(store, envelope("m", target=ANNA, expires_at=NOW + 100), envelope("n", target=ANNA))
     with store.transaction(write=False) as transaction:
         assert transaction.due(NOW + 99, 9) == []
@@ -125,7 +125,7 @@ def test_it_is_due_when_it_expires(store: Store) -> None:
         assert transaction.next_due() == NOW + 100
 
 
-def test_lines_go_with_their_queue(store: Store, place: Place) -> None:
+def test_target_messages_are_deleted_with_their_queue(store: Store, place: Place) -> None:
     put(store, envelope("m", target=ANNA))
     put(store, envelope("m", "post", target=ANNA))
     with store.transaction() as transaction:

@@ -11,7 +11,7 @@ from yirangmq.core.states import State
 
 
 @pytest.mark.parametrize("state", [state for state in REACHED if state is not State.READY])
-def test_a_message_is_due_at_its_moment_and_not_before(store: Store, state: State) -> None:
+def test_due_lists_a_message_at_its_time_and_not_before(store: Store, state: State) -> None:
     card = bring(store, put(store, envelope("m"))[0], state)
     card = move(store, card, state, due_at=NOW + 100) if state is not State.DROPPED else card
     with store.transaction(write=False) as transaction:
@@ -21,7 +21,7 @@ def test_a_message_is_due_at_its_moment_and_not_before(store: Store, state: Stat
 
 
 @pytest.mark.parametrize("state", REACHED)
-def test_what_is_never_due_is_never_due(store: Store, state: State) -> None:
+def test_due_never_lists_a_message_without_a_due_time(store: Store, state: State) -> None:
     card = bring(store, put(store, envelope("m"))[0], state)
     if state is not State.READY:
         with store.transaction() as transaction:
@@ -31,7 +31,7 @@ def test_what_is_never_due_is_never_due(store: Store, state: State) -> None:
         assert transaction.next_due() is None
 
 
-def test_a_ready_message_is_due_when_it_expires(store: Store) -> None:
+def test_due_lists_a_ready_message_when_it_expires(store: Store) -> None:
     card, _ = put(store, envelope("m", expires_at=NOW + 100), envelope("n"))
     with store.transaction(write=False) as transaction:
         assert transaction.due(NOW + 99, 9) == []
@@ -39,7 +39,7 @@ def test_a_ready_message_is_due_when_it_expires(store: Store) -> None:
         assert transaction.next_due() == NOW + 100
 
 
-def test_a_message_no_longer_waits_for_an_old_moment(store: Store) -> None:
+def test_due_forgets_the_earlier_time_of_a_message_that_moved(store: Store) -> None:
     [card] = put(store, envelope("m", available_at=NOW + 10))
     ready = move(store, card, State.READY)
     with store.transaction(write=False) as transaction:
@@ -50,14 +50,14 @@ def test_a_message_no_longer_waits_for_an_old_moment(store: Store) -> None:
         assert transaction.next_due() == NOW + 50
 
 
-def test_what_is_due_next_is_told_if_it_is_before_a_moment(store: Store) -> None:
+def test_next_due_is_returned_only_if_it_is_before_the_given_time(store: Store) -> None:
     put(store, envelope("m", available_at=NOW + 10), envelope("n", available_at=NOW + 20))
     with store.transaction(write=False) as transaction:
         for before, told in [(NOW + 10, None), (NOW + 11, NOW + 10), (NOW + 99, NOW + 10), (None, NOW + 10)]:
             assert transaction.next_due(before) == told
 
 
-def test_an_ack_of_what_was_due_next_leaves_what_is(store: Store) -> None:
+def test_next_due_after_an_ack_is_the_time_of_the_next_lease(store: Store) -> None:
     """Also for who asked before, and asks only for what comes earlier than it knows."""
     cards = [bring(store, card, State.LEASED) for card in put(store, envelope("m"), envelope("n"))]
     for card, moment in zip(cards, (NOW + 50, NOW + 70), strict=True):
@@ -86,7 +86,7 @@ def _overdue(store: Store) -> list[Message]:
     return sorted(made, key=lambda card: (card.due_at, card.seq))
 
 
-def test_the_longest_overdue_come_first(store: Store) -> None:
+def test_due_lists_the_longest_overdue_first(store: Store) -> None:
     overdue = _overdue(store)
     with store.transaction(write=False) as transaction:
         found = transaction.due(NOW + 99, 99)
@@ -95,21 +95,21 @@ def test_the_longest_overdue_come_first(store: Store) -> None:
         assert transaction.next_due() == overdue[0].due_at
 
 
-def test_of_those_due_at_the_same_moment_the_first_published_comes_first(store: Store) -> None:
+def test_due_lists_messages_of_the_same_time_in_order_of_publishing(store: Store) -> None:
     cards = put(store, *[envelope(f"m{n}", available_at=NOW + 5, rank=9 - n) for n in range(9)])
     with store.transaction(write=False) as transaction:
         assert transaction.due(NOW + 5, 99) == cards
 
 
 @pytest.mark.parametrize("limit", [1, 4, 29, 30, 31])
-def test_a_limit_takes_the_longest_overdue(store: Store, limit: int) -> None:
+def test_due_with_a_limit_lists_the_longest_overdue(store: Store, limit: int) -> None:
     overdue = _overdue(store)
     with store.transaction(write=False) as transaction:
         found = transaction.due(NOW + 99, limit)
     assert [card.due_at for card in found] == [card.due_at for card in overdue[:limit]]
 
 
-def test_keys_go_when_their_window_is_over(store: Store) -> None:
+def test_forget_keys_removes_keys_after_their_window_up_to_the_limit(store: Store) -> None:
     for n in range(6):
         with store.transaction() as transaction:
             transaction.add([envelope(f"m{n}", dedup_key=f"k{n}")], NOW, NOW + 10 * (n + 1))
@@ -123,7 +123,7 @@ def test_keys_go_when_their_window_is_over(store: Store) -> None:
         assert [one.duplicate for one in again] == [False] * 4 + [True] * 2
 
 
-def test_forgetting_keys_harms_no_message(store: Store) -> None:
+def test_forget_keys_leaves_messages_unchanged(store: Store) -> None:
     cards = put(store, envelope("m", dedup_key="k"))
     with store.transaction() as transaction:
         transaction.forget_keys(NOW + 10**9, 9)
@@ -148,7 +148,7 @@ def _kept(store: Store, queue: str) -> set[str]:
         return bodies
 
 
-def test_history_beyond_what_a_queue_keeps_is_trimmed_oldest_first(store: Store) -> None:
+def test_trim_removes_the_oldest_history_beyond_the_policy(store: Store) -> None:
     mail = _done(store, "mail", 7, 4)
     post = _done(store, "post", 5, 4)
     _done(store, "little", 3, 4)
@@ -159,7 +159,7 @@ def test_history_beyond_what_a_queue_keeps_is_trimmed_oldest_first(store: Store)
     assert len(_kept(store, "little")) == 3
 
 
-def test_a_trimmed_message_is_remembered_until_its_tombstone_window_ends(store: Store) -> None:
+def test_trim_remembers_the_id_until_the_tombstone_window_ends(store: Store) -> None:
     done = _done(store, "mail", 3, 2)
     with store.transaction() as transaction:
         assert transaction.trim(9) == 1
@@ -171,14 +171,14 @@ def test_a_trimmed_message_is_remembered_until_its_tombstone_window_ends(store: 
         assert after in transaction.due(after.due_at, 9)
 
 
-def test_trimming_stops_at_its_limit_and_goes_on_where_it_stopped(store: Store) -> None:
+def test_trim_stops_at_its_limit_and_continues_at_the_next_call(store: Store) -> None:
     done = _done(store, "mail", 6, 1)
     with store.transaction() as transaction:
         assert [transaction.trim(2), transaction.trim(2), transaction.trim(2), transaction.trim(2)] == [2, 2, 1, 0]
     assert _kept(store, "mail") == {done[0].id}
 
 
-def test_trimming_counts_what_its_own_transaction_did(store: Store) -> None:
+def test_trim_counts_changes_of_its_own_transaction(store: Store) -> None:
     done = _done(store, "mail", 4, 2)
     with store.transaction() as transaction:
         transaction.forget([done[3], done[2]])
@@ -188,7 +188,7 @@ def test_trimming_counts_what_its_own_transaction_did(store: Store) -> None:
     assert _kept(store, "mail") == {done[0].id}
 
 
-def test_a_queue_that_keeps_no_history_is_trimmed_of_all_of_it(store: Store) -> None:
+def test_trim_of_a_queue_without_history_removes_all_of_it(store: Store) -> None:
     _done(store, "mail", 3, 0)
     with store.transaction() as transaction:
         assert transaction.trim(9) == 3

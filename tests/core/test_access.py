@@ -60,7 +60,7 @@ gate = Authenticator((atmh, jetco, epsco))
         (epsco, LOOK, "EPSCO", False),
     ],
 )
-def test_the_table_says_who_may_send_to_whom(who: Any, scope: str, queue: str, may: bool) -> None:
+def test_access_table_decides_by_program_scope_and_queue(who: Any, scope: str, queue: str, may: bool) -> None:
     assert who.allows(scope, queue) is may
 
 
@@ -78,17 +78,17 @@ def test_the_table_says_who_may_send_to_whom(who: Any, scope: str, queue: str, m
         ("token-of-jetco--", "unix", None),
     ],
 )
-def test_a_program_is_known_by_its_token_and_its_address(token: str, address: str, name: str | None) -> None:
+def test_access_program_is_identified_by_its_token_and_address(token: str, address: str, name: str | None) -> None:
     found = gate.find(token, address)
     assert (found.name if found else None) == name
 
 
-def test_everybody_may_stand_for_all() -> None:
+def test_access_route_with_an_asterisk_stands_for_all_programs() -> None:
     table = read_routes([{"source": "*", "target": "ATMH"}, {"source": "ATMH", "target": "*"}], "routes")
     assert [row["sendsTo"] for row in show(programs, table)] == [["JETCO", "EPSCO"], ["ATMH"], ["ATMH"]]
 
 
-def test_tokens_are_not_shown() -> None:
+def test_token_of_a_program_is_not_shown_only_whether_it_has_one() -> None:
     assert "secret" not in repr(show(programs, routes)) + repr(programs) + repr(atmh)
     assert [row["hasToken"] for row in show(programs, routes)] == [True, True, False]
 
@@ -107,13 +107,13 @@ def test_tokens_are_not_shown() -> None:
         ({}, "programs"),
     ],
 )
-def test_a_bad_program_is_named(given: Any, field: str) -> None:
+def test_access_program_that_is_invalid_is_refused_with_its_field(given: Any, field: str) -> None:
     with pytest.raises(BadInput) as refused:
         read_programs(given, "programs")
     assert refused.value.field == field
 
 
-def test_a_route_joins_programs_that_there_are() -> None:
+def test_access_route_to_an_unknown_program_is_refused() -> None:
     with pytest.raises(BadInput, match="'BANK' is none of the programs"):
         check_routes(programs, read_routes([{"source": "ATMH", "target": "BANK"}], "routes"))
 
@@ -122,5 +122,5 @@ def test_a_route_joins_programs_that_there_are() -> None:
     ("peer", "host"),
     [("1.2.3.4:56", "1.2.3.4"), ("[::1]:56", "::1"), ("::1", "::1"), ("fe80::1%eth0", "fe80::1"), ("unix", "unix")],
 )
-def test_the_host_of_an_address(peer: str, host: str) -> None:
+def test_access_host_of_a_peer_address_has_no_port_brackets_or_zone(peer: str, host: str) -> None:
     assert host_of(peer) == host

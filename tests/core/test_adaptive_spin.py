@@ -12,25 +12,25 @@ def vigil(*add_wait: float) -> AdaptiveSpin:
     return known
 
 
-def test_nobody_stays_awake_before_it_is_known_to_be_worth_it() -> None:
+def test_adaptive_spin_is_zero_until_enough_waits_were_measured() -> None:
     assert vigil().seconds == 0
     assert vigil(0.0001).seconds == 0
 
 
-def test_after_some_quick_ones_it_is() -> None:
+def test_adaptive_spin_after_twenty_short_waits_lasts_two_to_three_times_the_wait() -> None:
     known = vigil(*[0.0001] * 20)
     assert 0.0002 <= known.seconds <= 0.0003
 
 
-def test_never_longer_than_the_longest() -> None:
+def test_adaptive_spin_never_exceeds_its_maximum() -> None:
     assert vigil(*[0.9 * LONGEST] * 50).seconds == LONGEST
 
 
-def test_what_takes_longer_is_slept_for() -> None:
+def test_adaptive_spin_is_zero_when_waits_exceed_the_maximum() -> None:
     assert vigil(*[2.5 * LONGEST] * 3, *[1.1 * LONGEST] * 50).seconds == 0
 
 
-def test_a_single_late_one_is_soon_forgotten() -> None:
+def test_adaptive_spin_resumes_after_four_short_waits_that_follow_three_long_ones() -> None:
     known = vigil(*[0.0001] * 50, 60.0, 60.0, 60.0)
     assert known.seconds == 0
     for _ in range(4):
@@ -46,7 +46,7 @@ def waits_slept_through(known: AdaptiveSpin) -> int:
     return slept
 
 
-def test_who_had_to_give_way_for_long_sleeps_for_a_while_and_longer_each_time() -> None:
+def test_adaptive_spin_pauses_after_preemption_and_each_pause_doubles_up_to_a_limit() -> None:
     known = vigil(*[0.0001] * 20)
     rests = []
     for _ in range(9):
@@ -55,7 +55,7 @@ def test_who_had_to_give_way_for_long_sleeps_for_a_while_and_longer_each_time() 
     assert rests == [16, 32, 64, 128, 256, 512, 1024, 1024, 1024]
 
 
-def test_what_was_long_ago_is_forgotten() -> None:
+def test_adaptive_spin_forgets_preemptions_after_a_long_time_without_any() -> None:
     known = vigil(*[0.0001] * 20)
     for _ in range(9):
         known.note_preemption()

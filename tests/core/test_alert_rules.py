@@ -30,7 +30,7 @@ WELL = ServerFacts(
 )
 
 
-def test_at_its_limits_nothing_is_wrong() -> None:
+def test_alert_rules_find_no_fault_at_their_limits() -> None:
     assert faults(WELL, {}) == []
 
 
@@ -56,7 +56,9 @@ def test_at_its_limits_nothing_is_wrong() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_each_rule_finds_its_fault_and_only_that(name: str, facts: ServerFacts, level: Level) -> None:
+def test_alert_rule_finds_only_its_own_fault_and_obeys_its_settings_of_off_and_level(
+    name: str, facts: ServerFacts, level: Level
+) -> None:
     [found] = faults(facts, {})
     assert (found.rule, found.level) == (name, level)
     assert faults(facts, {name: RuleSetting(is_on=False)}) == []
@@ -64,11 +66,11 @@ def test_each_rule_finds_its_fault_and_only_that(name: str, facts: ServerFacts, 
     assert shouted.level is Level.CRITICAL
 
 
-def test_a_peer_that_was_never_heard_is_not_late_before_its_time() -> None:
+def test_alert_rule_peer_silent_waits_for_the_timeout_if_no_heartbeat_ever_came() -> None:
     assert faults(replace(WELL, peer=PeerFacts("", 14_000, 15_000, "")), {}) == []
 
 
-def test_queues_have_limits_of_their_own() -> None:
+def test_alert_rule_limit_can_be_set_per_queue_and_per_pattern() -> None:
     facts = ServerFacts(queues=[QueueFacts(name, 50, 1.0, 0) for name in ("orders", "bulk-1", "mail")])
     setting = RuleSetting(limit=40, queues=(("orders", 100), ("bulk-*", 0)))
     assert [found.subject for found in faults(facts, {"queue_depth": setting})] == ["mail"]
@@ -77,7 +79,7 @@ def test_queues_have_limits_of_their_own() -> None:
 @pytest.mark.parametrize(
     "name", [name for name, rule in RULES.items() if rule.limit is not None and name != "takeover"]
 )
-def test_a_limit_of_nothing_is_never(name: str) -> None:
+def test_alert_rule_with_limit_zero_never_fires(name: str) -> None:
     bad = ServerFacts(
         queues=[QueueFacts("q", 10**9, 1e9, 10**9)],
         disk=DiskFacts(0, MIB, ""),
@@ -88,7 +90,7 @@ def test_a_limit_of_nothing_is_never(name: str) -> None:
     assert [found for found in faults(bad, {name: RuleSetting(limit=0)}) if found.rule == name] == []
 
 
-def test_what_was_lately_is_forgotten_after_its_window() -> None:
+def test_alert_recent_values_are_forgotten_after_their_window() -> None:
     lately = SlidingWindow(60_000)
     for second in range(100):
         lately.add(second * 1000, 2)
@@ -98,7 +100,7 @@ def test_what_was_lately_is_forgotten_after_its_window() -> None:
     assert lately.mean(200_000) is None
 
 
-def test_counters_tell_how_much_they_rose() -> None:
+def test_alert_counter_growth_is_summed_within_its_window() -> None:
     rising = CounterGrowth(60_000)
     rising.observe(0, "a", 5)
     rising.observe(0, "b", 5, since=0)

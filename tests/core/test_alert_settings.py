@@ -13,7 +13,7 @@ from yirangmq.core.errors import BadInput
 MAIL = {"kind": "email", "host": "mail.example.org", "from": "mq@example.org", "to": ["ops@example.org"]}
 
 
-def test_nothing_said_is_the_defaults() -> None:
+def test_alert_settings_omitted_are_the_defaults() -> None:
     found = read_settings({})
     assert found == AlertSettings()
     assert found.is_on
@@ -21,7 +21,7 @@ def test_nothing_said_is_the_defaults() -> None:
     assert load({}, {}, {}).alerts == found
 
 
-def test_everything_can_be_said() -> None:
+def test_alert_settings_can_all_be_set_by_document_and_by_variable() -> None:
     document = {
         "enabled": True,
         "everySec": 1,
@@ -92,7 +92,7 @@ def test_everything_can_be_said() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_what_makes_no_sense_is_refused_by_name(document: Any, field: str) -> None:
+def test_alert_settings_that_are_invalid_are_refused_with_their_field(document: Any, field: str) -> None:
     with pytest.raises(BadInput, match=field) as found:
         load({"alerts": document}, {}, {})
     assert found.value.field == "alerts"

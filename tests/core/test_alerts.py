@@ -59,7 +59,7 @@ def fault(rule: str = "disk_low", level: Level = Level.WARNING, subject: str = "
     return Fault(rule, subject, level, f"{rule} {subject}")
 
 
-def test_a_fault_is_told_once_and_again_when_it_has_been_gone_for_a_while() -> None:
+def test_alert_is_opened_once_and_recovers_after_the_fault_is_gone_for_the_settle_time() -> None:
     player = Player()
     assert player.sees(fault()) == ["opened"]
     assert player.sees(fault()) == []
@@ -71,7 +71,7 @@ def test_a_fault_is_told_once_and_again_when_it_has_been_gone_for_a_while() -> N
     assert [alert.id for alert in player.standing.closed] == ["1"]
 
 
-def test_a_fault_that_comes_back_before_that_is_the_same_alert_and_is_waited_for_longer() -> None:
+def test_alert_of_a_fault_that_returns_before_recovery_stays_open_and_settles_longer() -> None:
     player = Player()
     player.sees(fault())
     for _ in range(5):
@@ -82,7 +82,7 @@ def test_a_fault_that_comes_back_before_that_is_the_same_alert_and_is_waited_for
     assert player.sees(after=1100) == ["recovered"]
 
 
-def test_one_that_comes_back_soon_after_it_was_over_is_remembered_as_restless() -> None:
+def test_alert_of_a_fault_that_returns_soon_after_recovery_settles_for_twice_the_time() -> None:
     player = Player()
     player.sees(fault())
     assert player.sees(after=1001) == ["recovered"]
@@ -93,7 +93,7 @@ def test_one_that_comes_back_soon_after_it_was_over_is_remembered_as_restless() 
     assert player.sees(after=1001) == ["recovered"]
 
 
-def test_what_gets_worse_is_told_once_and_what_gets_better_is_not() -> None:
+def test_alert_escalation_is_notified_once_and_improvement_is_not() -> None:
     player = Player()
     player.sees(fault())
     assert player.sees(fault(level=Level.CRITICAL)) == ["worse"]
@@ -101,7 +101,7 @@ def test_what_gets_worse_is_told_once_and_what_gets_better_is_not() -> None:
     assert player.sees(fault(level=Level.CRITICAL)) == []
 
 
-def test_reminders_come_until_somebody_cares_and_again_if_it_gets_worse() -> None:
+def test_alert_reminders_repeat_until_the_ack_and_again_after_an_escalation() -> None:
     player = Player()
     player.sees(fault())
     assert player.sees(fault(), after=10_000) == ["reminder"]
@@ -113,13 +113,13 @@ def test_reminders_come_until_somebody_cares_and_again_if_it_gets_worse() -> Non
     assert player.sees(fault(level=Level.CRITICAL), after=10_000) == ["reminder"]
 
 
-def test_without_a_time_there_are_no_reminders() -> None:
+def test_alert_reminders_are_off_with_interval_zero() -> None:
     player = Player(NoticePacing(settle=1000, remind=0))
     player.sees(fault())
     assert player.sees(fault(), after=10**9) == []
 
 
-def test_an_ack_said_again_changes_nothing_and_one_for_what_is_over_is_refused() -> None:
+def test_alert_ack_repeated_changes_nothing_and_after_recovery_is_refused() -> None:
     player = Player()
     player.sees(fault())
     player.acks()
@@ -135,7 +135,7 @@ def test_an_ack_said_again_changes_nothing_and_one_for_what_is_over_is_refused()
         player.acks("7")
 
 
-def test_past_the_cap_alerts_are_withheld_counted_and_told_when_there_is_room() -> None:
+def test_alert_rate_limit_withholds_and_counts_alerts_and_opens_them_when_there_is_room() -> None:
     player = Player(NoticePacing(settle=1000, remind=0, most=10))
     many = [fault("queue_depth", subject=f"q{number:02}") for number in range(20)]
     notified = Counter(player.sees(*many))
@@ -150,7 +150,7 @@ def test_past_the_cap_alerts_are_withheld_counted_and_told_when_there_is_room() 
     assert player.standing.closed[-1].rule == STORM
 
 
-def test_of_what_was_withheld_and_is_gone_nobody_hears() -> None:
+def test_alert_withheld_until_its_fault_is_gone_is_never_notified() -> None:
     player = Player(NoticePacing(settle=1000, remind=0, most=1))
     player.sees(fault("a"))
     assert player.sees(fault("a"), fault("b")) == ["opened"], "only the storm"
@@ -158,14 +158,14 @@ def test_of_what_was_withheld_and_is_gone_nobody_hears() -> None:
     assert [alert.rule for alert in player.standing.closed] == ["b", STORM]
 
 
-def test_there_are_never_more_open_alerts_than_can_be_kept() -> None:
+def test_alert_list_is_bounded_and_counts_the_unlisted() -> None:
     player = Player()
     player.sees(*(fault("queue_age", subject=f"q{number}") for number in range(MAX_OPEN_ALERTS + 50)))
     assert len(player.standing.open) == MAX_OPEN_ALERTS + 1
     assert player.standing.counts["unlisted"] == 50
 
 
-def test_only_what_is_worth_a_write_is_news() -> None:
+def test_alert_state_is_written_after_a_real_change_and_not_after_a_new_text() -> None:
     player = Player()
     player.sees(fault())
     before = player.standing
@@ -177,7 +177,7 @@ def test_only_what_is_worth_a_write_is_news() -> None:
     assert needs_save(settling, player.standing)
 
 
-def test_after_a_restart_it_goes_on_where_it_was_whatever_the_clock_did() -> None:
+def test_alert_state_resumes_after_a_restart_whatever_the_clock_did() -> None:
     player = Player()
     player.sees(fault())
     for now in (player.now - HOUR_MS, player.now + HOUR_MS):
@@ -188,7 +188,7 @@ def test_after_a_restart_it_goes_on_where_it_was_whatever_the_clock_did() -> Non
         assert evaluate(again, [], PACE, now + 500)[1] == []
 
 
-def test_times_can_be_told_by_another_clock() -> None:
+def test_alert_times_can_be_shifted_to_another_clock() -> None:
     player = Player()
     player.sees(fault())
     moved = shift_times(player.standing, 5000)
@@ -225,7 +225,7 @@ def play(steps: Sequence[tuple[int, list[tuple[str, Level]], str | None]], pace:
 
 
 @given(STEPS)
-def test_whatever_happens_each_alert_is_opened_once_and_ends_in_one_recovery(steps: list[object]) -> None:
+def test_alert_in_any_sequence_is_opened_once_and_ends_in_one_recovery(steps: list[object]) -> None:
     player = play(steps, NoticePacing(settle=1000, remind=10_000, most=10_000))  # type: ignore[arg-type]
     open_now = {alert.id for alert in player.standing.open.values()}
     while player.standing.open:
@@ -244,7 +244,7 @@ def test_whatever_happens_each_alert_is_opened_once_and_ends_in_one_recovery(ste
 
 
 @given(STEPS, st.integers(1, 6))
-def test_whatever_happens_no_hour_has_more_notices_than_it_may(steps: list[object], most: int) -> None:
+def test_alert_rate_limit_per_hour_holds_in_any_sequence(steps: list[object], most: int) -> None:
     player = play(steps, NoticePacing(settle=1000, remind=10_000, most=most))  # type: ignore[arg-type]
     counted = [one.at for one in player.notices if one.notified is not NoticeKind.RECOVERED and one.alert.rule != STORM]
     for at in counted:
@@ -255,7 +255,9 @@ def test_whatever_happens_no_hour_has_more_notices_than_it_may(steps: list[objec
 
 
 @given(st.lists(st.tuples(st.integers(1, 3000), st.booleans()), min_size=1, max_size=200))
-def test_a_flapping_fault_gives_no_more_notices_than_its_time_allows(flips: list[tuple[int, bool]]) -> None:
+def test_alert_of_a_flapping_fault_gives_no_more_notices_than_its_settle_time_allows(
+    flips: list[tuple[int, bool]],
+) -> None:
     player = Player(NoticePacing(settle=1000, remind=0, most=10_000))
     begun = player.now
     for passed, is_there in flips:

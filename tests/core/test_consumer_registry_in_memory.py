@@ -43,7 +43,7 @@ def states(roster: ConsumerRegistry) -> dict[str, str]:
     return {card["consumerId"]: card["state"] for card in roster.entries()}
 
 
-def test_who_tells_of_itself_is_listed_by_id(roster: ConsumerRegistry, clock: ManualClock) -> None:
+def test_consumer_registry_lists_reports_by_consumer_id(roster: ConsumerRegistry, clock: ManualClock) -> None:
     assert roster.entries() == []
     roster.report(said("b", inWork=2, done=5, failed=1, lost=3, stuck=4))
     roster.report(said("a"))
@@ -67,7 +67,9 @@ def test_who_tells_of_itself_is_listed_by_id(roster: ConsumerRegistry, clock: Ma
 
 
 @pytest.mark.parametrize("wish", list(WISHES))
-def test_a_wish_stands_until_the_consumer_has_followed_it(roster: ConsumerRegistry, wish: str) -> None:
+def test_consumer_registry_keeps_a_request_until_the_consumer_has_followed_it(
+    roster: ConsumerRegistry, wish: str
+) -> None:
     before = "paused" if wish == "resume" else "running"
     assert roster.report(said(state=before)) == ""
     assert roster.wish("worker-1", wish)["wish"] == wish
@@ -79,7 +81,7 @@ def test_a_wish_stands_until_the_consumer_has_followed_it(roster: ConsumerRegist
     assert roster.entries()[0]["wish"] is None
 
 
-def test_the_latest_wish_counts(roster: ConsumerRegistry) -> None:
+def test_consumer_registry_replaces_a_request_by_the_latest(roster: ConsumerRegistry) -> None:
     roster.report(said())
     roster.wish("worker-1", "pause")
     roster.wish("worker-1", "drain")
@@ -87,14 +89,16 @@ def test_the_latest_wish_counts(roster: ConsumerRegistry) -> None:
 
 
 @pytest.mark.parametrize("other", [{"pid": 8}, {"startedAt": 2}, {"host": "crate"}])
-def test_a_wish_is_not_for_the_next_process_of_that_name(roster: ConsumerRegistry, other: dict[str, Any]) -> None:
+def test_consumer_registry_request_does_not_apply_to_a_new_process_of_the_same_name(
+    roster: ConsumerRegistry, other: dict[str, Any]
+) -> None:
     roster.report(said())
     roster.wish("worker-1", "drain")
     assert roster.report(said(**other)) == ""
     assert roster.report(said()) == ""
 
 
-def test_who_stops_leaves_the_roster(roster: ConsumerRegistry, tmp_path: Path) -> None:
+def test_consumer_registry_removes_a_consumer_that_stops(roster: ConsumerRegistry, tmp_path: Path) -> None:
     roster.report(said("a"))
     roster.report(said("b"))
     roster.wish("a", "pause")
@@ -105,7 +109,9 @@ def test_who_stops_leaves_the_roster(roster: ConsumerRegistry, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_falls_silent_is_shown_so_and_forgotten_after_an_hour(roster: ConsumerRegistry, clock: ManualClock) -> None:
+def test_consumer_registry_shows_a_silent_consumer_and_forgets_it_after_an_hour(
+    roster: ConsumerRegistry, clock: ManualClock
+) -> None:
     roster.report(said("a"))
     clock.advance(SILENT_AFTER_MS)
     assert states(roster) == {"a": "running"}
@@ -133,7 +139,7 @@ def test_who_falls_silent_is_shown_so_and_forgotten_after_an_hour(roster: Consum
         ({"host": 5}, "host"),
     ],
 )
-def test_a_card_that_makes_no_sense_is_refused_by_field(
+def test_consumer_registry_refuses_an_invalid_report_with_its_field(
     roster: ConsumerRegistry, changes: dict[str, Any], field: str
 ) -> None:
     with pytest.raises(BadInput) as caught:
@@ -142,12 +148,12 @@ def test_a_card_that_makes_no_sense_is_refused_by_field(
     assert roster.entries() == []
 
 
-def test_members_of_a_newer_consumer_are_passed_over(roster: ConsumerRegistry) -> None:
+def test_consumer_registry_ignores_unknown_members_of_a_newer_consumer(roster: ConsumerRegistry) -> None:
     roster.report(said(mood="good"))
     assert list(states(roster)) == ["worker-1"]
 
 
-def test_only_a_known_wish_of_a_known_consumer_is_taken(roster: ConsumerRegistry) -> None:
+def test_consumer_registry_refuses_unknown_requests_and_unknown_consumers(roster: ConsumerRegistry) -> None:
     roster.report(said())
     with pytest.raises(BadInput) as caught:
         roster.wish("worker-1", "dance")
@@ -158,7 +164,7 @@ def test_only_a_known_wish_of_a_known_consumer_is_taken(roster: ConsumerRegistry
         roster.wish("../worker-1", "pause")
 
 
-def test_the_longest_silent_makes_room_in_memory(clock: ManualClock) -> None:
+def test_consumer_registry_in_memory_is_bounded_and_drops_the_longest_silent(clock: ManualClock) -> None:
     roster = MemoryConsumerRegistry(clock)
     for number in range(MAX_CONSUMERS + 1):
         roster.report(said(f"c{number:06}"))
@@ -167,7 +173,7 @@ def test_the_longest_silent_makes_room_in_memory(clock: ManualClock) -> None:
     assert "c000000" not in found
 
 
-def test_an_operator_in_another_process_reaches_a_consumer_through_the_folder(
+def test_consumer_registry_folder_passes_the_request_of_another_process_to_the_consumer(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     mine, theirs = (ConsumerRegistryFolder(tmp_path / "q.consumers", clock) for _ in range(2))
@@ -178,7 +184,9 @@ def test_an_operator_in_another_process_reaches_a_consumer_through_the_folder(
     assert theirs.entries()[0]["state"] == "paused"
 
 
-def test_a_card_without_news_is_not_written_at_each_beat(tmp_path: Path, clock: ManualClock) -> None:
+def test_consumer_registry_folder_rewrites_an_unchanged_report_only_after_the_refresh_time(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     folder = tmp_path / "q.consumers"
     mine, theirs = ConsumerRegistryFolder(folder, clock), ConsumerRegistryFolder(folder, clock)
     mine.report(said())
@@ -193,7 +201,7 @@ def test_a_card_without_news_is_not_written_at_each_beat(tmp_path: Path, clock: 
     assert theirs.entries()[0]["seenAt"] == clock.now_ms()
 
 
-def test_files_that_cannot_be_read_are_passed_over(tmp_path: Path, clock: ManualClock) -> None:
+def test_consumer_registry_folder_ignores_unreadable_files(tmp_path: Path, clock: ManualClock) -> None:
     folder = tmp_path / "q.consumers"
     roster = ConsumerRegistryFolder(folder, clock)
     roster.report(said())

@@ -62,12 +62,12 @@ def days(line: str, since: str, until: str, zone: tzinfo = UTC) -> list[str]:
         ("0 0 31 2,4,6 *", "never comes"),
     ],
 )
-def test_what_is_no_cron_line_is_refused_by_its_field(line: object, field: str) -> None:
+def test_cron_line_that_is_invalid_is_refused_with_its_field(line: object, field: str) -> None:
     with pytest.raises(BadInput, match=field):
         read_cron(line)
 
 
-def test_lists_ranges_steps_and_names() -> None:
+def test_cron_line_accepts_lists_ranges_steps_and_names() -> None:
     cron = read_cron("0,30-32,*/20 9-17/4 1,15 JAN,mar-May sun,5-7")
     assert cron.minutes == (0, 20, 30, 31, 32, 40)
     assert cron.hours == (9, 13, 17)
@@ -99,11 +99,11 @@ def test_lists_ranges_steps_and_names() -> None:
         ("0 0 30 2 fri", "2026-01-13T00:00:00", "2026-02-06T00:00+00:00"),
     ],
 )
-def test_the_next_time(line: str, after: str, expected: str) -> None:
+def test_cron_next_fire_time_is_the_first_match_after_the_given_time(line: str, after: str, expected: str) -> None:
     assert shown(next_fire(read_cron(line), ms(after), UTC)) == expected
 
 
-def test_hours_are_those_of_the_zone() -> None:
+def test_cron_hours_are_those_of_the_time_zone() -> None:
     assert shown(next_fire(read_cron("30 2 * * *"), ms("2026-01-13T00:00"), BERLIN)) == "2026-01-13T01:30+00:00"
     assert shown(next_fire(read_cron("30 2 * * *"), ms("2026-07-13T00:00"), BERLIN)) == "2026-07-13T00:30+00:00"
 
@@ -111,7 +111,7 @@ def test_hours_are_those_of_the_zone() -> None:
 # -- where clocks change ----------------------------------------------------------------------------------------------
 
 
-def test_a_time_that_is_skipped_fires_as_much_later_as_the_clocks_jump() -> None:
+def test_cron_time_skipped_by_daylight_saving_fires_later_by_the_clock_jump() -> None:
     assert days("30 2 * * *", "2026-03-28T12:00", "2026-03-30T12:00", BERLIN) == [
         "2026-03-29T03:30+02:00",
         "2026-03-30T02:30+02:00",
@@ -119,7 +119,7 @@ def test_a_time_that_is_skipped_fires_as_much_later_as_the_clocks_jump() -> None
     assert days("15 2 * * *", "2026-10-03T12:00", "2026-10-04T12:00", HOWE) == ["2026-10-04T02:45+11:00"]
 
 
-def test_a_skipped_time_that_falls_on_another_fires_once() -> None:
+def test_cron_time_skipped_onto_another_fire_time_fires_once() -> None:
     assert days("30 2,3 * * *", "2026-03-29T00:00", "2026-03-29T12:00", BERLIN) == ["2026-03-29T03:30+02:00"]
     assert days("*/30 * * * *", "2026-03-29T01:00", "2026-03-29T04:00", BERLIN) == [
         *("2026-03-29T01:30+01:00", "2026-03-29T03:00+02:00"),
@@ -127,21 +127,21 @@ def test_a_skipped_time_that_falls_on_another_fires_once() -> None:
     ]
 
 
-def test_a_time_that_comes_twice_fires_the_first_time() -> None:
+def test_cron_time_that_occurs_twice_fires_the_first_time() -> None:
     assert days("30 2 * * *", "2026-10-24T12:00", "2026-10-26T12:00", BERLIN) == [
         "2026-10-25T02:30+02:00",
         "2026-10-26T02:30+01:00",
     ]
 
 
-def test_a_line_for_every_hour_fires_in_the_repeated_hour_too() -> None:
+def test_cron_line_for_every_hour_fires_in_the_repeated_hour_too() -> None:
     assert days("*/30 * * * *", "2026-10-25T01:45", "2026-10-25T03:00", BERLIN) == [
         *("2026-10-25T02:00+02:00", "2026-10-25T02:30+02:00"),
         *("2026-10-25T02:00+01:00", "2026-10-25T02:30+01:00", "2026-10-25T03:00+01:00"),
     ]
 
 
-def test_a_day_that_was_left_out_costs_no_other() -> None:
+def test_cron_day_skipped_by_a_zone_change_omits_no_other_day() -> None:
     assert days("0 12 * * *", "2011-12-29T00:00", "2012-01-01T00:00", APIA) == [
         *("2011-12-29T12:00-10:00", "2011-12-31T12:00+14:00"),
     ]
@@ -189,7 +189,9 @@ AROUND = st.sampled_from(["2026-03-28T18:00", "2026-10-24T18:00", "2026-04-04T10
 @given(LINES, AROUND, st.integers(0, 2 * 1440), st.sampled_from([UTC, BERLIN, HOWE]))
 @example("30 2 * * *", "2026-03-28T18:00", 400, BERLIN)
 @example("* 2 * * *", "2026-03-28T18:00", 420, BERLIN)
-def test_it_agrees_with_counting_minutes(line: str, around: str, minutes: int, zone: tzinfo) -> None:
+def test_cron_next_fire_time_equals_a_search_minute_by_minute(
+    line: str, around: str, minutes: int, zone: tzinfo
+) -> None:
     cron = read_cron(line)
     after = ms(around) + minutes * 60_000 + 1_234
     assert shown(next_fire(cron, after, zone)) == shown(slowly(cron, after, zone))

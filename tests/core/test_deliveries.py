@@ -31,7 +31,7 @@ def nacked(reason: Reason) -> tuple[Message, MessageFailure | None]:
         ((transitions.drop(HELD, POLICY, 300), None), DeliveryStatus.FAILED, "dropped", "dropped", True),
     ],
 )
-def test_each_end_has_its_status(
+def test_delivery_end_has_the_status_and_reason_of_its_outcome(
     after: tuple[Message, MessageFailure | None], status: DeliveryStatus, reason: str, became: str, final: bool
 ) -> None:
     record = events.delivery_started(HELD)
@@ -48,5 +48,5 @@ def test_each_end_has_its_status(
     assert ended.is_final is final
 
 
-def test_an_extended_lease_is_the_same_delivery() -> None:
+def test_lease_extension_does_not_end_the_delivery() -> None:
     assert not events.ends_delivery(HELD, transitions.extend(HELD, 200, 2_000))

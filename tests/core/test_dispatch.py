@@ -55,18 +55,20 @@ def capacity(candidate: Candidate, count: int) -> Candidate:
         ("random", [], 1, "-"),
     ],
 )
-def test_who_gets_it(strategy: str, candidates: list[Candidate], count: int, wanted: str) -> None:
+def test_dispatch_strategy_assigns_messages_to_consumers_by_its_rule(
+    strategy: str, candidates: list[Candidate], count: int, wanted: str
+) -> None:
     assert names(Strategy(strategy), candidates, [""] * count) == wanted
 
 
-def test_the_turn_goes_on_where_it_was_whoever_came_or_went() -> None:
+def test_dispatch_strategy_round_robin_continues_after_consumers_come_and_go() -> None:
     first = STRATEGIES[Strategy.ROUND_ROBIN]([A, C], [""], Memory())
     assert first.memory.latest == ("a", 0)
     assert names(Strategy.ROUND_ROBIN, [A, B, C], [""] * 3, first.memory) == "bca"
     assert names(Strategy.ROUND_ROBIN, [A], [""], first.memory) == "a"
 
 
-def test_weights_hold_over_many_small_assignments() -> None:
+def test_dispatch_strategy_priority_keeps_its_weights_over_many_small_assignments() -> None:
     memory, got = Memory(), Counter[str]()
     heavy = [A._replace(weight=3), B]
     for _ in range(40):
@@ -75,7 +77,7 @@ def test_weights_hold_over_many_small_assignments() -> None:
     assert got == {"a": 30, "b": 10}
 
 
-def test_a_lot_is_fair_and_the_same_for_the_same_seed() -> None:
+def test_dispatch_strategy_random_is_fair_and_repeats_with_the_same_seed() -> None:
     candidates = [one._replace(capacity=3000) for one in (A, B, C)]
     drawn = names(Strategy.RANDOM, candidates, [""] * 3000, Memory(random_state=7))
     assert drawn == names(Strategy.RANDOM, candidates, [""] * 3000, Memory(random_state=7))
@@ -83,7 +85,7 @@ def test_a_lot_is_fair_and_the_same_for_the_same_seed() -> None:
     assert drawn != names(Strategy.RANDOM, candidates, [""] * 3000, Memory(random_state=8))
 
 
-def test_the_same_key_goes_to_the_same_consumer_and_waits_for_it() -> None:
+def test_dispatch_strategy_key_hash_keeps_a_key_at_its_consumer_and_waits_while_it_is_full() -> None:
     keys = [f"k{n % 7}" for n in range(40)]
     got = names(Strategy.KEY_HASH, [A, B, C], keys)
     assert len({(key, who) for key, who in zip(keys, got, strict=True)}) == 7
@@ -93,7 +95,7 @@ def test_the_same_key_goes_to_the_same_consumer_and_waits_for_it() -> None:
     assert names(Strategy.KEY_HASH, [A, B], ["", "", ""]) == "aba", "without a key they go in turn"
 
 
-def test_namesakes_share_the_keys_of_their_name() -> None:
+def test_dispatch_strategy_key_hash_shares_keys_among_consumers_of_the_same_name() -> None:
     twins = [Candidate("a", 0, 1), Candidate("a", 1, 1)]
     assert STRATEGIES[Strategy.KEY_HASH](twins, ["k", "k", "k"], Memory()).assigned == [0, 1, None]
 
@@ -117,7 +119,7 @@ everything = st.sampled_from(sorted(STRATEGIES))
 
 
 @given(everything, crowds, keys, st.integers(0, 2**64 - 1))
-def test_nobody_gets_more_than_it_can_carry_and_nothing_waits_while_there_is_room(
+def test_dispatch_strategy_never_exceeds_capacity_and_except_key_hash_uses_all_of_it(
     strategy: Strategy, crowd: list[Candidate], keys: list[str], random_state: int
 ) -> None:
     assigned, _ = STRATEGIES[strategy](crowd, keys, Memory(random_state=random_state))
@@ -130,7 +132,7 @@ def test_nobody_gets_more_than_it_can_carry_and_nothing_waits_while_there_is_roo
 
 
 @given(st.integers(1, 5), st.lists(st.integers(1, 9), min_size=1, max_size=20))
-def test_turns_are_fair_however_the_messages_come(consumers: int, batches: list[int]) -> None:
+def test_dispatch_strategy_round_robin_is_fair_for_any_batch_sizes(consumers: int, batches: list[int]) -> None:
     crowd = [Candidate(f"c{n}", 0, 1000) for n in range(consumers)]
     memory, got = Memory(), Counter[int]()
     for batch in batches:
@@ -140,14 +142,14 @@ def test_turns_are_fair_however_the_messages_come(consumers: int, batches: list[
 
 
 @given(st.sets(st.sampled_from("abcdef"), min_size=2), st.text(min_size=1, max_size=5))
-def test_when_one_goes_only_its_keys_move(everyone: set[str], key: str) -> None:
+def test_dispatch_strategy_key_hash_moves_only_the_keys_of_a_consumer_that_leaves(everyone: set[str], key: str) -> None:
     before = owner(key, tuple(sorted(everyone)))
     for gone in everyone - {before}:
         assert owner(key, tuple(sorted(everyone - {gone}))) == before
 
 
 @given(st.data())
-def test_no_message_is_lost_or_given_twice_as_consumers_come_and_go(data: st.DataObject) -> None:
+def test_dispatch_strategy_loses_and_repeats_no_message_as_consumers_come_and_go(data: st.DataObject) -> None:
     strategy = data.draw(everything)
     waiting, given_out, memory = list(range(30)), [], Memory(random_state=3)
     for _ in range(12):
@@ -162,12 +164,12 @@ def test_no_message_is_lost_or_given_twice_as_consumers_come_and_go(data: st.Dat
 
 
 @pytest.mark.parametrize(("in_hand", "again", "may"), [(0, 0, True), (1, 0, False), (0, 1, False), (2, 2, False)])
-def test_strict_order_waits_for_what_is_in_hand_or_tried_again(in_hand: int, again: int, may: bool) -> None:
+def test_dispatch_strict_order_waits_for_messages_in_flight_or_in_retry(in_hand: int, again: int, may: bool) -> None:
     assert may_lease_next(in_hand, again) is may
 
 
 @given(st.text("abc-._", min_size=1, max_size=100), st.integers(1, 2**62))
-def test_a_copy_has_an_id_of_its_own_that_is_one(id: str, target: int) -> None:
+def test_fan_out_copy_id_is_valid_deterministic_and_distinct(id: str, target: int) -> None:
     made = copy_id(id, target)
     assert len(made) <= 100
     assert is_copy(made, target)
@@ -178,7 +180,7 @@ def test_a_copy_has_an_id_of_its_own_that_is_one(id: str, target: int) -> None:
 # -- the policy's words -----------------------------------------------------------------------------------------------
 
 
-def test_what_is_shown_is_read_back() -> None:
+def test_dispatch_policy_shown_is_read_back_unchanged() -> None:
     said = {"strategy": "priority", "weights": {"big-*": 3}, "key": "account", "graceSec": 1.5, "outcomes": "told"}
     dispatch = read_dispatch(said, "mail")
     assert show_dispatch(dispatch) == said
@@ -203,7 +205,7 @@ def test_what_is_shown_is_read_back() -> None:
         ("ordered", "dispatch"),
     ],
 )
-def test_a_bad_word_is_named(said: object, field: str) -> None:
+def test_dispatch_policy_that_is_invalid_is_refused_with_its_field(said: object, field: str) -> None:
     with pytest.raises(BadPolicy) as refused:
         read_dispatch(said, "mail")
     assert refused.value.field == field

@@ -6,7 +6,7 @@ from yirangmq.core.dispatch import MAX_ABSENT, GroupMembership
 GRACE = 1_000
 
 
-def test_who_is_there_counts_and_who_went_counts_for_a_while() -> None:
+def test_dispatch_membership_counts_present_consumers_and_absent_pollers_for_the_grace_time() -> None:
     there = rules.with_waiting(GroupMembership(), {"sub": False, "poll": True}, 0, keeps_all=False)
     assert there.members(0, GRACE) == ["poll", "sub"]
     gone = rules.with_waiting(there, {}, 10, keeps_all=False)
@@ -19,7 +19,7 @@ def test_who_is_there_counts_and_who_went_counts_for_a_while() -> None:
     assert rules.without_expired(gone, 10, GRACE) is gone
 
 
-def test_registered_ones_count_also_while_they_are_away() -> None:
+def test_dispatch_membership_counts_registered_consumers_while_they_are_away() -> None:
     known = rules.registered(GroupMembership(), "ledger", 5)
     assert rules.registered(known, "ledger", 9) is known
     assert known.members(10**9, 0) == ["ledger"]
@@ -28,7 +28,7 @@ def test_registered_ones_count_also_while_they_are_away() -> None:
     assert rules.deregistered(here, "ledger").members(6, GRACE) == ["ledger"], "it is there"
 
 
-def test_who_asks_without_waiting_is_seen_and_only_so_many_are_remembered() -> None:
+def test_dispatch_membership_remembers_a_bounded_number_of_consumers_that_poll_without_waiting() -> None:
     absent = rules.with_lease_request(GroupMembership(), "a", 3)
     assert absent.absent == {"a": 3}
     here = rules.with_waiting(absent, {"a": True}, 4, keeps_all=True)

@@ -41,7 +41,7 @@ def judged(
 @pytest.mark.parametrize(
     ("age", "wanted"), [(5000, "stay"), (10_000, "stay"), (15_000, "stay"), (15_001, "take-over"), (10**7, "take-over")]
 )
-def test_two_misses_are_nothing_three_are_looked_into(age: int, wanted: str) -> None:
+def test_takeover_follows_three_missed_heartbeats_and_not_two(age: int, wanted: str) -> None:
     assert judged(standby(), peer(age)) == wanted
 
 
@@ -55,24 +55,24 @@ def test_two_misses_are_nothing_three_are_looked_into(age: int, wanted: str) -> 
         (Status.STOPPED, 10**6, "stay"),
     ],
 )
-def test_the_last_status_decides(status: Status, age: int, wanted: str) -> None:
+def test_takeover_depends_on_the_last_status_of_the_peer_unless_ordered(status: Status, age: int, wanted: str) -> None:
     assert judged(standby(), peer(age, status=status)) == wanted
     if wanted == "stay":
         assert judged(standby(order=True), peer(age, status=status)) == "take-over"
 
 
-def test_the_connection_is_tested_first() -> None:
+def test_takeover_is_preceded_by_a_connection_probe_and_cancelled_if_it_succeeds() -> None:
     assert judged(standby(), peer(20_000), Probe.NONE) == "probe"
     assert judged(standby(), peer(20_000), Probe.REACHED) == "stay"
 
 
-def test_a_node_alone_listens_for_the_time_out_before_it_believes_it() -> None:
+def test_takeover_of_a_node_without_a_peer_waits_for_the_timeout_after_its_start() -> None:
     assert judged(standby(started_at=NOW - 15_000), None) == "stay"
     assert judged(standby(started_at=NOW - 15_001), None, Probe.NONE) == "probe"
     assert judged(standby(started_at=NOW - 15_001), None) == "take-over"
 
 
-def test_a_takeover_raises_the_term_above_all_that_are_known() -> None:
+def test_takeover_raises_the_term_above_all_known_terms() -> None:
     for own, theirs, granted in product((0, 3, 9), (0, 4, 11), (0, 5, 20)):
         heard = peer(20_000, term=theirs)
         found = decide(PACE, standby(term=own, granted=granted), heard, Probe.SILENT, Witness.NONE, NOW)
@@ -104,7 +104,7 @@ def every_decision(pace: FailoverTiming) -> Iterator[tuple[LocalNode, Peer | Non
 
 
 @pytest.mark.parametrize("pace", [PACE, WATCHED], ids=["alone", "witness"])
-def test_what_holds_for_every_combination(pace: FailoverTiming) -> None:
+def test_failover_decision_keeps_its_invariants_in_every_combination(pace: FailoverTiming) -> None:
     for own, heard, probe, witness, found in every_decision(pace):
         about = (own, heard, probe, witness, found)
         verdict = found.verdict

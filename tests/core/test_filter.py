@@ -97,7 +97,7 @@ def found(text: str, by: Callable[[str], object] = lookup) -> bool:
         "type>sensor",
     ],
 )
-def test_a_filter_that_matches(text: str) -> None:
+def test_filter_matches_and_its_negation_does_not(text: str) -> None:
     assert found(text)
     assert not found(f"not ({text.strip() or 'attempt=3'})")
 
@@ -127,7 +127,7 @@ def test_a_filter_that_matches(text: str) -> None:
         "reasonMessage=lapsed",
     ],
 )
-def test_a_filter_that_does_not_match(text: str) -> None:
+def test_filter_that_asks_for_other_values_does_not_match(text: str) -> None:
     assert not found(text)
 
 
@@ -165,7 +165,7 @@ def test_a_filter_that_does_not_match(text: str) -> None:
         ("not " * 60 + "attempt=3", 200, "levels deep"),
     ],
 )
-def test_a_bad_filter_is_refused_with_a_finger_on_the_place(text: str, at: int, says: str) -> None:
+def test_filter_with_a_mistake_is_refused_with_a_caret_at_its_position(text: str, at: int, says: str) -> None:
     with pytest.raises(BadFilter) as refused:
         parse(text)
     assert (refused.value.code, refused.value.field) == ("bad_filter", "filter")
@@ -175,22 +175,22 @@ def test_a_bad_filter_is_refused_with_a_finger_on_the_place(text: str, at: int, 
     assert shown[2:][pointed : pointed + 5] == text[at : at + 5]
 
 
-def test_a_filter_as_long_as_a_book_is_refused() -> None:
+def test_filter_beyond_the_length_limit_is_refused() -> None:
     with pytest.raises(BadFilter, match="at most"):
         parse("attempt=3 or " * 2000 + "attempt=3")
 
 
-def test_nothing_is_a_filter_that_asks_for_nothing() -> None:
+def test_filter_that_is_empty_matches_everything_and_needs_no_fields() -> None:
     assert parse("") == MatchAll()
     assert fields_of(parse("")) == frozenset()
 
 
-def test_a_filter_names_the_fields_it_needs() -> None:
+def test_filter_lists_the_fields_it_needs() -> None:
     node = parse("reasonCode=TIMEOUT and (payload.a.b=1 or not attributes.x=2)")
     assert fields_of(node) == {"reasonCode", "payload", "attributes"}
 
 
-def test_values_that_are_not_needed_are_not_asked_for() -> None:
+def test_filter_does_not_look_up_values_it_does_not_need() -> None:
     def careful(field: str) -> object:
         assert field != "payload"
         return LETTER.get(field)
@@ -199,14 +199,14 @@ def test_values_that_are_not_needed_are_not_asked_for() -> None:
     assert found("reasonCode=TIMEOUT or payload.x=1", careful)
 
 
-def test_parked_ones_are_meant_only_where_the_filter_says_so() -> None:
+def test_filter_means_parked_messages_only_where_it_names_that_state() -> None:
     assert names_state(parse("attempt=1 and (state=PARKED or type=x)"), State.PARKED)
     assert not names_state(parse("state!=dead and attempt=1"), State.PARKED)
     assert not names_state(parse("type=parked"), State.PARKED)
 
 
 @given(st.text(alphabet="reasonCd=<>!~()\"'\\. and1", max_size=40))
-def test_any_text_is_a_filter_or_a_clear_refusal(text: str) -> None:
+def test_filter_from_any_text_is_accepted_or_refused_with_a_clear_error(text: str) -> None:
     answer = ""
     try:
         matches(parse(text), lookup)
@@ -216,7 +216,7 @@ def test_any_text_is_a_filter_or_a_clear_refusal(text: str) -> None:
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(), st.lists))
-def test_any_payload_can_be_held_against_any_value(value: object) -> None:
+def test_filter_compares_any_payload_with_any_value(value: object) -> None:
     def by(field: str) -> object:
         return {"x": value} if field == "payload" else None
 
@@ -226,7 +226,7 @@ def test_any_payload_can_be_held_against_any_value(value: object) -> None:
 
 
 @given(st.text(min_size=1))
-def test_a_quoted_text_is_found_as_it_is(text: str) -> None:
+def test_filter_quoted_text_matches_literally(text: str) -> None:
     quoted = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
     def by(field: str) -> object:

@@ -38,7 +38,7 @@ def going(days: list[Day], today: str, keep: int = 7) -> list[str]:
     return [verdict.day for verdict in retention_verdicts(days, today, keep) if verdict.may_delete]
 
 
-def test_the_eighth_day_goes_and_the_seventh_stays() -> None:
+def test_files_by_date_retention_deletes_the_eighth_day_and_keeps_the_seventh() -> None:
     assert going(week(), name(0)) == [name(9), name(8)]
     assert going(week(9), name(0)) == [name(8)]
     assert going(week(8), name(0)) == []
@@ -46,7 +46,7 @@ def test_the_eighth_day_goes_and_the_seventh_stays() -> None:
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 30, 365, 36_500])
-def test_a_clock_that_jumps_ahead_is_one_day_and_not_many(ahead: int) -> None:
+def test_files_by_date_retention_counts_a_clock_jump_ahead_as_one_day(ahead: int) -> None:
     """The seven days before the jump stay, but for the oldest of them: the day it jumped to is counted as lived."""
     jumped = (TODAY + timedelta(days=ahead)).isoformat()
     gone = going([*week(8), Day(jumped, 101)], jumped)
@@ -54,14 +54,14 @@ def test_a_clock_that_jumps_ahead_is_one_day_and_not_many(ahead: int) -> None:
     assert going([*week(8), Day(jumped, 101), Day(name(0), 102)], name(0)) == []
 
 
-def test_a_clock_that_stood_in_1970_writes_a_day_that_is_old_by_name_only() -> None:
+def test_files_by_date_retention_keeps_a_day_written_as_1970_by_its_real_age() -> None:
     lost = Day("1970-01-01", 101)
     assert going([*week(8), lost], name(0)) == []
     after = [Day(name(-n), 101 + n) for n in range(1, 9)]
     assert "1970-01-01" in going([*week(8), lost, *after], name(-8))
 
 
-def test_a_server_that_slept_a_year_finds_its_last_week_again() -> None:
+def test_files_by_date_retention_after_a_year_of_downtime_keeps_the_last_week() -> None:
     woken = name(-365)
     assert going([*week(8), Day(woken, 101)], woken) == [name(7)]
 
@@ -69,14 +69,14 @@ def test_a_server_that_slept_a_year_finds_its_last_week_again() -> None:
 @given(
     st.lists(st.tuples(st.integers(-400, 400), st.integers(1, 10**6)), unique_by=lambda one: one[0]), st.integers(1, 30)
 )
-def test_never_fewer_days_stay_than_are_to_be_kept(made: list[tuple[int, int]], keep: int) -> None:
+def test_files_by_date_retention_never_keeps_fewer_days_than_configured(made: list[tuple[int, int]], keep: int) -> None:
     days = [Day(name(back), last) for back, last in made]
     gone = going(days, name(0), keep)
     assert len(days) - len(gone) >= min(len(days), keep + 1)
     assert all(date.fromisoformat(day) < TODAY - timedelta(days=keep) for day in gone)
 
 
-def test_a_day_is_one_of_utc() -> None:
+def test_files_by_date_day_is_a_utc_day_across_daylight_saving() -> None:
     """At the hour at which clocks are put forward or back in some zone, nothing happens here."""
     before = 1_774_745_999_000  # 2026-03-29T00:59:59Z, a second before Berlin skips an hour
     assert [day_of(before + n * HOUR_MS) for n in (0, 1, 22, 23)] == ["2026-03-29"] * 3 + ["2026-03-29"]
@@ -90,7 +90,7 @@ def test_a_day_is_one_of_utc() -> None:
 A, B = "2026-11-14/00000007.jsonl", "2026-11-15/00000008.jsonl"
 
 
-def test_what_no_commit_followed_is_cut() -> None:
+def test_files_by_date_recovery_truncates_writes_without_a_commit() -> None:
     known = Position(A, 100, 5)
     assert plan_recovery([(A, 100)], known) == ((), (), 8)
     assert plan_recovery([(A, 120)], known) == ((Truncation(A, 100),), (), 8)
@@ -98,7 +98,7 @@ def test_what_no_commit_followed_is_cut() -> None:
     assert plan_recovery([(A, 100), (B, 0)], known) == ((), (), 9)
 
 
-def test_what_is_vouched_for_and_not_there_is_told() -> None:
+def test_files_by_date_recovery_reports_committed_bytes_that_are_missing() -> None:
     known = Position(B, 50, 5)
     assert plan_recovery([(A, 100), (B, 49)], known) == ((), (B,), 9)
     assert plan_recovery([(A, 100)], known) == ((), (B,), 9)
@@ -135,7 +135,7 @@ LATE = MessageFailure(Reason.TIMEOUT, "lapsed", 80, 2, "ann")
         (State.DEAD, State.READY, None, (State.READY, None, "")),
     ],
 )
-def test_what_is_told_of_a_change(
+def test_files_by_date_outcome_of_a_change_follows_from_its_states_and_failure(
     before: State, after: State, failure: MessageFailure | None, told: tuple[State, DeliveryResult | None, str] | None
 ) -> None:
     found = outcome_of(Change(card(before), card(after), failure))

@@ -76,7 +76,7 @@ FINE: list[tuple[dict[str, Any], bytes, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("number", range(len(FINE)), ids=lambda number: f"{number}-{FINE[number][0]['check']}")
-def test_what_fits_passes(number: int) -> None:
+def test_payload_check_accepts_a_message_that_fits(number: int) -> None:
     document, payload, header = FINE[number]
     assert complaint(document, payload, header) is None
 
@@ -122,7 +122,7 @@ WRONG: list[tuple[dict[str, Any], bytes, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize("number", range(len(WRONG)), ids=lambda number: f"{number}-{WRONG[number][0]['check']}")
-def test_what_does_not_is_told_with_its_field(number: int) -> None:
+def test_payload_check_refuses_a_message_that_does_not_fit_with_its_field(number: int) -> None:
     document, payload, header, field, text = WRONG[number]
     found = complaint(document, payload, header)
     assert found is not None
@@ -130,12 +130,12 @@ def test_what_does_not_is_told_with_its_field(number: int) -> None:
     assert text in found.text
 
 
-def test_the_tables_know_every_check() -> None:
+def test_payload_check_tables_cover_every_check() -> None:
     assert {document["check"] for document, *_ in FINE} == {document["check"] for document, *_ in WRONG} == {*READERS}
 
 
 @pytest.mark.parametrize("number", range(len(FINE)), ids=lambda number: f"{number}-{FINE[number][0]['check']}")
-def test_a_check_spelled_out_is_the_same_check(number: int) -> None:
+def test_payload_check_shown_is_read_back_unchanged(number: int) -> None:
     check = read_check(FINE[number][0], "c")
     assert read_check(check.show(), "c") == check
 
@@ -170,14 +170,14 @@ BAD: list[tuple[object, str, str]] = [
 
 
 @pytest.mark.parametrize(("document", "field", "text"), BAD, ids=[f"{n}-{one[1]}" for n, one in enumerate(BAD)])
-def test_a_wrong_document_is_refused_by_its_field(document: object, field: str, text: str) -> None:
+def test_processor_document_that_is_invalid_is_refused_with_its_field(document: object, field: str, text: str) -> None:
     with pytest.raises(BadPolicy) as caught:
         read_chain(document, "mail")
     assert caught.value.field == field
     assert text in str(caught.value)
 
 
-def test_a_chain_spelled_out_is_the_same_chain() -> None:
+def test_processor_shown_is_read_back_unchanged() -> None:
     given = {
         "integrity": "sha256",
         "checks": [document for document, _, _ in FINE],
@@ -190,7 +190,7 @@ def test_a_chain_spelled_out_is_the_same_chain() -> None:
     assert read_chain(show_chain(chain), "mail") == chain
 
 
-def test_nothing_and_a_chain_that_does_nothing_are_two_things() -> None:
+def test_processor_null_differs_from_an_empty_processor() -> None:
     assert read_chain(None, "mail") is None
     assert read_chain({}, "mail") == Chain()
 
@@ -201,14 +201,14 @@ def test_nothing_and_a_chain_that_does_nothing_are_two_things() -> None:
      ("bank:check", ("bank",), True), ("banks:check", ("bank",), False),
      ("os:system", (), False), ("bank:check", ("bank.rules",), False)],
 )  # fmt: skip
-def test_only_modules_that_are_allowed_may_be_named(name: str, allowed: tuple[str, ...], may: bool) -> None:
+def test_hook_outside_of_the_allowed_modules_is_refused(name: str, allowed: tuple[str, ...], may: bool) -> None:
     assert may_run(Hook(name), allowed) is may
     if not may:
         with pytest.raises(BadPolicy, match=r"hooks\[0\].hook: .* may not run here"):
             check_hooks(Chain(hooks=(Hook(name),)), allowed)
 
 
-def test_the_chains_of_a_server_are_by_queue() -> None:
+def test_processor_documents_of_a_server_are_read_by_queue() -> None:
     chains = read_chains({"*": {"integrity": "sha256"}, "mail": {}, "none": None}, "")
     assert chains == {"*": Chain(integrity=True), "mail": Chain()}
     with pytest.raises(BadPolicy, match=r"mail\.integrity"):
@@ -225,7 +225,7 @@ HEADERS = st.dictionaries(
 
 
 @given(DOCUMENTS, st.binary(max_size=200) | st.text().map(str.encode), HEADERS)
-def test_any_bytes_get_an_answer_and_stay_as_they_are(
+def test_payload_check_gives_a_result_for_any_bytes_and_leaves_them_unchanged(
     document: dict[str, Any], payload: bytes, header: dict[str, Any]
 ) -> None:
     before = bytes(payload)
@@ -235,7 +235,7 @@ def test_any_bytes_get_an_answer_and_stay_as_they_are(
 
 
 @given(st.binary(max_size=60), st.sampled_from(["utf-8", "euc-kr", "big5", "gb18030", "shift_jis", "cp949"]))
-def test_an_encoding_is_right_exactly_where_the_bytes_can_be_read(payload: bytes, encoding: str) -> None:
+def test_payload_check_encoding_accepts_exactly_the_bytes_that_can_be_decoded(payload: bytes, encoding: str) -> None:
     try:
         payload.decode(encoding)
         can_be_read = True
@@ -245,7 +245,7 @@ def test_an_encoding_is_right_exactly_where_the_bytes_can_be_read(payload: bytes
 
 
 @given(st.integers(1, 20), st.sampled_from(["", "\n", "\r\n"]), st.integers(1, 6), st.binary(max_size=3))
-def test_records_of_any_length_are_counted(length: int, ending: str, count: int, more: bytes) -> None:
+def test_payload_check_records_counts_records_of_any_length(length: int, ending: str, count: int, more: bytes) -> None:
     payload = (b"x" * length + ending.encode()) * count + more
     left = len(more) % (length + len(ending)) if not ending else len(more)
     found = complaint({"check": "records", "length": length, "ending": ending}, payload)

@@ -15,22 +15,22 @@ from yirangmq.core.policy import RandomFraction, RetryPolicy, backoff_ms, read_p
 QUEUE = "telemetry"
 
 
-def test_the_defaults_are_those_of_the_page() -> None:
+def test_policy_defaults_equal_the_golden_document_in_content_and_order() -> None:
     assert show_policy(read_policy({}, QUEUE)) == json.loads(golden("policy-default.json"))
     assert list(show_policy(read_policy({}, QUEUE))) == list(json.loads(golden("policy-default.json")))
 
 
-def test_the_published_example_is_the_default() -> None:
+def test_policy_published_example_equals_the_defaults() -> None:
     assert read_policy(json.loads(golden("policy-example.json")), QUEUE) == read_policy({}, QUEUE)
 
 
-def test_inside_all_times_are_milliseconds() -> None:
+def test_policy_times_are_milliseconds_inside() -> None:
     policy = read_policy({"visibilityTimeoutSec": 0.25, "retry": {"initialDelaySec": 1.5}, "ttlSec": 2}, QUEUE)
     assert (policy.visibility_ms, policy.retry.initial_ms, policy.ttl_ms) == (250, 1_500, 2_000)
     assert policy.dlq.retention_ms == 14 * 86_400_000
 
 
-def test_the_dead_letters_are_named_after_their_queue() -> None:
+def test_dead_letter_queue_is_named_after_its_queue_unless_the_policy_names_it() -> None:
     assert read_policy({}, "mail").dlq.queue == "mail-dlq"
     assert read_policy({"dlq": {"queue": "graveyard"}}, "mail").dlq.queue == "graveyard"
 
@@ -76,17 +76,17 @@ FULL: dict[str, Any] = {
 }
 
 
-def test_no_limit_of_attempts_is_said_with_null() -> None:
+def test_retry_limit_null_means_no_limit_of_attempts() -> None:
     assert read_policy({"retry": {"limit": None}}, QUEUE).retry.limit is None
     assert show_policy(read_policy({"retry": {"limit": None}}, QUEUE))["retry"]["limit"] is None
 
 
 @pytest.mark.parametrize("member", ["unique", "processor", "concurrency", "draftSec", "claimSec", "activeSec"])
-def test_null_is_as_if_it_was_not_said(member: str) -> None:
+def test_policy_member_null_equals_an_omitted_member(member: str) -> None:
     assert read_policy({member: None}, QUEUE) == read_policy({}, QUEUE)
 
 
-def test_every_member_can_be_set_and_is_shown_as_set() -> None:
+def test_policy_members_can_all_be_set_and_are_shown_as_set() -> None:
     assert show_policy(read_policy(FULL, QUEUE)) == FULL
 
 
@@ -102,7 +102,7 @@ def test_every_member_can_be_set_and_is_shown_as_set() -> None:
         },
     )
 )
-def test_a_policy_shown_and_read_again_is_the_same(document: Mapping[str, Any]) -> None:
+def test_policy_shown_is_read_back_unchanged(document: Mapping[str, Any]) -> None:
     policy = read_policy(document, QUEUE)
     assert read_policy(show_policy(policy), QUEUE) == policy
 
@@ -195,7 +195,7 @@ BAD: list[tuple[object, str]] = [
 
 
 @pytest.mark.parametrize(("document", "field"), BAD, ids=[repr(document) for document, _ in BAD])
-def test_a_policy_that_cannot_be_is_refused_by_name(document: object, field: str) -> None:
+def test_policy_that_is_invalid_is_refused_with_its_field(document: object, field: str) -> None:
     with pytest.raises(BadPolicy) as caught:
         read_policy(document, QUEUE)
     assert caught.value.field == field
@@ -203,7 +203,7 @@ def test_a_policy_that_cannot_be_is_refused_by_name(document: object, field: str
     assert str(caught.value).startswith(f"{field}: ")
 
 
-def test_a_misspelt_member_is_told_the_right_one() -> None:
+def test_policy_misspelt_member_is_refused_with_a_suggestion() -> None:
     with pytest.raises(BadPolicy, match="did you mean 'visibilityTimeoutSec'"):
         read_policy({"visibilityTimeoutsSec": 1}, QUEUE)
 
@@ -215,27 +215,27 @@ def waits(retry: RetryPolicy, chance: float = 0.5) -> list[int]:
     return [backoff_ms(retry, attempt, RandomFraction(chance)) for attempt in range(1, 9)]
 
 
-def test_the_default_waits_double_from_one_second_to_sixty() -> None:
+def test_backoff_by_default_doubles_from_one_second_to_sixty() -> None:
     assert waits(RetryPolicy()) == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
 
 
-def test_linear_waits_grow_by_the_first_one() -> None:
+def test_backoff_linear_grows_by_the_initial_delay_up_to_its_maximum() -> None:
     assert waits(RetryPolicy(backoff="linear", initial_ms=1_500, max_ms=9_000)) == [
         *(1_500, 3_000, 4_500, 6_000, 7_500, 9_000),
         *(9_000, 9_000),
     ]
 
 
-def test_fixed_waits_stay() -> None:
+def test_backoff_fixed_stays_constant() -> None:
     assert waits(RetryPolicy(backoff="fixed", initial_ms=700)) == [700] * 8
 
 
-def test_jitter_is_off_unless_asked_for() -> None:
+def test_backoff_jitter_is_off_by_default() -> None:
     assert waits(RetryPolicy(), chance=0.0) == waits(RetryPolicy(), chance=1.0)
 
 
 @pytest.mark.parametrize(("chance", "wait"), [(0.0, 800), (0.25, 900), (0.5, 1_000), (0.75, 1_100), (1.0, 1_200)])
-def test_jitter_spreads_a_wait_to_both_sides(chance: float, wait: int) -> None:
+def test_backoff_jitter_of_a_policy_spreads_a_delay_to_both_sides(chance: float, wait: int) -> None:
     assert backoff_ms(RetryPolicy(jitter=0.2), 1, RandomFraction(chance)) == wait
 
 
@@ -246,7 +246,7 @@ def test_jitter_spreads_a_wait_to_both_sides(chance: float, wait: int) -> None:
     st.floats(0, 1),
     st.floats(0, 1),
 )
-def test_no_wait_is_negative_or_beyond_the_cap_and_its_jitter(
+def test_backoff_of_a_policy_is_never_negative_nor_over_its_maximum_and_jitter(
     backoff: str, initial: int, attempt: int, jitter: float, chance: float
 ) -> None:
     retry = RetryPolicy(backoff=backoff, initial_ms=initial, max_ms=2 * 10**6, jitter=jitter)

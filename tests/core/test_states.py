@@ -30,38 +30,38 @@ MOVES = {
 
 @pytest.mark.parametrize("verb", Verb)
 @pytest.mark.parametrize("state", [None, *State])
-def test_every_pair_of_state_and_verb(state: State | None, verb: Verb) -> None:
+def test_states_and_verbs_lead_to_the_state_of_the_table_for_every_pair(state: State | None, verb: Verb) -> None:
     assert next_state(state, verb) == MOVES.get((state, verb))
 
 
-def test_the_table_has_no_other_rows() -> None:
+def test_states_table_has_no_other_transitions() -> None:
     assert TRANSITIONS == MOVES
 
 
-def test_every_state_can_be_reached_and_every_verb_is_used() -> None:
+def test_states_are_all_reachable_and_verbs_all_used() -> None:
     assert set(TRANSITIONS.values()) == set(State)
     assert {verb for _, verb in TRANSITIONS} == set(Verb)
 
 
-def test_done_and_dropped_are_the_end() -> None:
+def test_states_done_and_dropped_are_final() -> None:
     ends = {state for state in State if not any(next_state(state, verb) for verb in Verb)}
     assert ends == {State.DONE, State.DROPPED}
 
 
-def test_everything_else_can_be_given_up() -> None:
+def test_states_other_than_done_and_dropped_can_be_dropped() -> None:
     assert all(next_state(state, Verb.DROP) for state in State if state not in (State.DONE, State.DROPPED))
 
 
-def test_a_dropped_message_is_not_kept() -> None:
+def test_states_kept_are_all_except_dropped() -> None:
     assert set(STORED_STATES) == set(State) - {State.DROPPED}
 
 
-def test_every_state_and_verb_is_explained() -> None:
+def test_states_and_verbs_are_all_explained() -> None:
     assert set(MEANING) == set(State)
     assert set(states_docs.WHEN) == set(Verb)
 
 
-def test_the_page_names_every_move() -> None:
+def test_states_page_lists_every_state_and_transition() -> None:
     page = states_docs.page()
     for (state, verb), target in TRANSITIONS.items():
         assert f"| {state or '–'} | {verb} | {target} |" in page
@@ -69,5 +69,5 @@ def test_the_page_names_every_move() -> None:
         assert f"| **{state}** | {MEANING[state]} |" in page
 
 
-def test_the_page_in_the_docs_is_current() -> None:
+def test_states_page_in_the_docs_is_current() -> None:
     assert (Path(__file__).parents[2] / "docs" / "states.md").read_text() == states_docs.page()

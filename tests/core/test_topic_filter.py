@@ -13,38 +13,38 @@ MASKED = ["TOPIC1", "TOPIC2", "MISC"]
 
 
 @pytest.mark.parametrize("mask", range(8))
-def test_a_mask_is_a_set_of_bits_and_not_a_number_of_places_to_shift(mask: int) -> None:
+def test_topic_mask_is_a_set_of_bits_and_not_a_shift_count(mask: int) -> None:
     """The public implementation shifts: its mask 7 never sees MISC, its mask 1 sees nothing."""
     bits = {"TOPIC1": 1, "TOPIC2": 2, "MISC": 4}
     assert masked(mask, MASKED) == {topic for topic, bit in bits.items() if mask & bit}
 
 
 @pytest.mark.parametrize("mask", range(1, 8))
-def test_a_filter_by_mask_wants_the_topics_of_its_bits(mask: int) -> None:
+def test_topic_mask_filter_selects_the_topics_of_its_bits(mask: int) -> None:
     chosen = make_filter([], mask, MASKED)
     assert [topic for topic in [*MASKED, "other"] if chosen.wants(topic)] == sorted(
         masked(mask, MASKED), key=MASKED.index
     )
 
 
-def test_a_mask_of_bits_that_nobody_has_wants_nothing() -> None:
+def test_topic_mask_of_unassigned_bits_selects_nothing() -> None:
     assert not any(make_filter([], 8, MASKED).wants(topic) for topic in MASKED)
 
 
-def test_all_32_bits_can_be_used() -> None:
+def test_topic_mask_can_use_all_32_bits() -> None:
     topics = [f"t{place}" for place in range(32)]
     assert [topic for topic in topics if make_filter([], 1 << 31, topics).wants(topic)] == ["t31"]
     assert masked(2**32 - 1, topics) == set(topics)
 
 
-def test_neither_names_nor_a_mask_is_everything() -> None:
+def test_topic_filter_without_names_and_mask_selects_everything() -> None:
     assert make_filter() is ALL
     assert ALL.is_all
     assert ALL.wants("anything")
     assert make_filter(["*"]).is_all
 
 
-def test_a_topic_is_wanted_if_its_name_or_its_mask_says_so() -> None:
+def test_topic_filter_selects_topics_by_name_or_by_mask() -> None:
     chosen = make_filter(["news"], 2, MASKED)
     assert [topic for topic in [*MASKED, "news", "weather"] if chosen.wants(topic)] == ["TOPIC2", "news"]
 
@@ -63,20 +63,20 @@ def test_a_topic_is_wanted_if_its_name_or_its_mask_says_so() -> None:
         ("a.b", ["a.b"], ["axb"]),
     ],
 )
-def test_what_fits_a_pattern(pattern: str, fits: list[str], fails: list[str]) -> None:
+def test_topic_filter_pattern_matches_its_names_and_no_others(pattern: str, fits: list[str], fails: list[str]) -> None:
     glob = Glob(pattern)
     assert [name for name in fits if not glob.matches(name)] == []
     assert [name for name in fails if glob.matches(name)] == []
 
 
 @given(st.text("ab.*?+", max_size=8), st.text("ab.", max_size=10))
-def test_a_pattern_means_what_the_same_regular_expression_means(pattern: str, name: str) -> None:
+def test_topic_filter_pattern_equals_its_regular_expression(pattern: str, name: str) -> None:
     parts = {"*": ".*", "?": ".", "+": "[^.]+"}
     expression = "".join(parts.get(letter, re.escape(letter)) for letter in pattern)
     assert Glob(pattern).matches(name) == (re.fullmatch(expression, name) is not None)
 
 
-def test_a_malicious_pattern_takes_no_longer_than_another() -> None:
+def test_topic_filter_malicious_pattern_takes_no_longer_than_another() -> None:
     """As a regular expression this would not end."""
     assert not Glob("*a" * 100).matches("a" * 99 + "b" * 100)
 
@@ -97,17 +97,17 @@ def test_a_malicious_pattern_takes_no_longer_than_another() -> None:
         ([], "7", "mask"),
     ],
 )
-def test_what_is_no_filter_is_refused_by_its_field(wanted: list[object], mask: object, field: str) -> None:
+def test_topic_filter_that_is_invalid_is_refused_with_its_field(wanted: list[object], mask: object, field: str) -> None:
     with pytest.raises(BadInput) as caught:
         make_filter(wanted, mask, MASKED)
     assert caught.value.field == field
 
 
-def test_filters_that_ask_for_the_same_are_equal() -> None:
+def test_topic_filters_for_the_same_topics_are_equal() -> None:
     assert make_filter(["b", "a"]).names == make_filter(["a", "b"]).names
     assert make_filter(["a"], 0) == make_filter(["a"], 0)
     assert hash(make_filter(["a*"])) == hash(make_filter(["a*"]))
 
 
-def test_a_filter_keeps_the_words_of_the_one_who_asked() -> None:
+def test_topic_filter_text_keeps_the_words_of_the_request() -> None:
     assert make_filter(["b", "a.*"], 7).text == "b,a.*,mask=7"

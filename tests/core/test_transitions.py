@@ -43,7 +43,7 @@ def nacked(
 # -- entering ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_new_message_is_ready_and_stands_at_its_number() -> None:
+def test_publish_makes_a_message_ready_at_the_place_of_its_number() -> None:
     assert transitions.fresh(sent(rank=4), 7, NOW) == Message(
         7, "mail", "m", State.READY, 4, 7, 0, 0, 0, 0, NOW, "", "", 0, True
     )
@@ -59,13 +59,15 @@ def test_a_new_message_is_ready_and_stands_at_its_number() -> None:
         (NOW, 0, State.READY, 0),
     ],
 )
-def test_a_delay_and_a_time_to_live(available: int, expires: int, state: State, due: int) -> None:
+def test_publish_with_delay_or_ttl_sets_state_and_due_time(
+    available: int, expires: int, state: State, due: int
+) -> None:
     made = transitions.fresh(sent(available_at=available, expires_at=expires), 7, NOW)
     assert (made.state, made.due_at, made.expires_at) == (state, due, expires)
 
 
 @pytest.mark.parametrize("delay", [0, 5])
-def test_a_message_that_does_not_fit_is_dead_before_it_was_ever_taken(delay: int) -> None:
+def test_admission_refusal_makes_a_message_dead_before_its_first_lease(delay: int) -> None:
     made = transitions.fresh(sent(available_at=NOW + delay), 7, NOW)
     refused, failure = transitions.refuse(made, DEFAULT, NOW, "payload.temp: is missing")
     assert (refused.state, refused.reason, refused.attempt) == (State.DEAD, Reason.VALIDATION_ERROR, 0)
@@ -75,7 +77,7 @@ def test_a_message_that_does_not_fit_is_dead_before_it_was_ever_taken(delay: int
 
 @pytest.mark.parametrize(("when_disabled", "state"), [("drop", State.DROPPED), ("park", State.PARKED)])
 @pytest.mark.parametrize("delay", [0, 5])
-def test_without_dead_letters_one_that_does_not_fit_is_dropped_or_parked(
+def test_admission_refusal_without_dead_letters_drops_or_parks_the_message(
     when_disabled: str, state: State, delay: int
 ) -> None:
     rules = policy(dlq={"enabled": False, "whenDisabled": when_disabled})
@@ -86,7 +88,7 @@ def test_without_dead_letters_one_that_does_not_fit_is_dropped_or_parked(
 # -- holding ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_lease_is_one_more_attempt_and_a_new_fence() -> None:
+def test_lease_counts_one_more_attempt_and_a_new_fencing_token() -> None:
     ready = card(State.READY, attempt=2, leases=5, consumer="", due_at=0)
     leased = transitions.lease(ready, NOW, NOW + 30, "consumer-02")
     assert leased == ready._replace(
@@ -94,7 +96,7 @@ def test_a_lease_is_one_more_attempt_and_a_new_fence() -> None:
     )
 
 
-def test_a_live_lease_is_held() -> None:
+def test_lease_that_is_live_is_held() -> None:
     leased = card()
     for consumer in (None, "consumer-01"):
         assert transitions.check_lease(leased, 1, consumer, NOW, "7-1") is leased
@@ -112,36 +114,36 @@ def test_a_live_lease_is_held() -> None:
         *[(card(state), 1, None, LeaseExpired) for state in State if state is not State.LEASED],
     ],
 )
-def test_any_other_lease_is_lost(
+def test_lease_that_is_unknown_expired_or_of_another_consumer_is_refused(
     message: Message | None, leases: int, consumer: str | None, error: type[QueueError]
 ) -> None:
     with pytest.raises(error):
         transitions.check_lease(message, leases, consumer, NOW, "7-1")
 
 
-def test_an_extended_lease_ends_later_and_changes_nothing_else() -> None:
+def test_lease_extension_moves_the_end_and_changes_nothing_else() -> None:
     assert transitions.extend(card(), NOW, NOW + 99) == card(due_at=NOW + 99, changed_at=NOW)
 
 
 # -- success ----------------------------------------------------------------------------------------------------------
 
 
-def test_an_acked_message_is_kept_as_long_as_the_archive_says() -> None:
+def test_ack_keeps_the_message_as_long_as_the_history_policy_says() -> None:
     done = transitions.ack(card(), DEFAULT, NOW)
     assert done == card(State.DONE, due_at=NOW + 7 * DAY_MS, changed_at=NOW)
 
 
-def test_without_an_archive_only_its_id_is_remembered() -> None:
+def test_ack_without_history_keeps_only_the_id() -> None:
     done = transitions.ack(card(), policy(archive={"enabled": False}, tombstoneSec=5), NOW)
     assert done == card(State.DONE, due_at=NOW + 5_000, changed_at=NOW, body=False)
 
 
-def test_an_archive_shorter_than_the_memory_for_ids_keeps_the_id_long_enough() -> None:
+def test_ack_with_history_shorter_than_the_memory_for_ids_keeps_the_id_long_enough() -> None:
     done = transitions.ack(card(), policy(archive={"retentionDays": 0}, tombstoneSec=5), NOW)
     assert done.due_at == NOW + 5_000
 
 
-def test_an_ack_is_remembered_by_its_fence() -> None:
+def test_ack_is_remembered_by_its_fencing_token() -> None:
     done = transitions.ack(card(), DEFAULT, NOW)
     assert transitions.acked_before(done, 1)
     assert not transitions.acked_before(done, 2)
@@ -152,19 +154,19 @@ def test_an_ack_is_remembered_by_its_fence() -> None:
 # -- failure ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_nacked_message_waits_and_remembers_why() -> None:
+def test_nack_delays_the_message_and_keeps_the_reason() -> None:
     after, failure = nacked(card(), cause=Cause(Reason.TIMEOUT, "too slow"))
     assert after == card(State.DELAYED, due_at=NOW + 1_000, changed_at=NOW, reason="TIMEOUT", repeats=1)
     assert failure == ("TIMEOUT", "too slow", NOW, 1, "consumer-01")
 
 
 @pytest.mark.parametrize(("attempt", "wait"), [(1, 1), (2, 2), (3, 4), (4, 8), (5, 16)])
-def test_the_wait_grows_with_the_attempt(attempt: int, wait: int) -> None:
+def test_backoff_of_a_nack_grows_with_the_attempt(attempt: int, wait: int) -> None:
     assert nacked(card(attempt=attempt)).message.due_at == NOW + wait * 1_000
 
 
 @pytest.mark.parametrize("limit", [0, 1, 5])
-def test_the_attempt_after_the_limit_is_the_last(limit: int) -> None:
+def test_retry_limit_makes_the_attempt_after_it_the_last(limit: int) -> None:
     rules = policy(retry={"limit": limit})
     if limit:
         assert nacked(card(attempt=limit), rules).message.state is State.DELAYED
@@ -174,13 +176,13 @@ def test_the_attempt_after_the_limit_is_the_last(limit: int) -> None:
 
 
 @pytest.mark.parametrize("reason", list(Reason))
-def test_some_reasons_leave_no_second_chance(reason: Reason) -> None:
+def test_nack_with_a_final_reason_makes_the_message_dead_at_once(reason: Reason) -> None:
     final = reason in (Reason.VALIDATION_ERROR, Reason.REJECTED, Reason.CORRUPT, Reason.POISON)
     after = nacked(card(), cause=Cause(reason)).message
     assert (after.state, after.reason) == (State.DEAD if final else State.DELAYED, reason)
 
 
-def test_a_message_that_fails_for_the_same_reason_again_and_again_is_poison() -> None:
+def test_nack_for_the_same_reason_repeatedly_makes_the_message_poison() -> None:
     rules = policy(retry={"poisonAfter": 3})
     again = card(reason="HANDLER_ERROR", repeats=1, attempt=2)
     assert nacked(again, rules).message.state is State.DELAYED
@@ -192,22 +194,22 @@ def test_a_message_that_fails_for_the_same_reason_again_and_again_is_poison() ->
     assert (other.state, other.repeats) == (State.DELAYED, 1)
 
 
-def test_the_consumer_may_say_how_long_to_wait() -> None:
+def test_nack_delay_can_be_given_by_the_consumer() -> None:
     assert nacked(card(), cause=Cause(Reason.HANDLER_ERROR, "", 7_000)).message.due_at == NOW + 7_000
 
 
 @pytest.mark.parametrize(("requeue", "place"), [("back", FRESH_PLACE), ("front", 7)])
-def test_without_a_wait_it_is_ready_at_once(requeue: str, place: int) -> None:
+def test_nack_with_delay_zero_makes_the_message_ready_at_once(requeue: str, place: int) -> None:
     after = nacked(card(), policy(requeue=requeue), Cause(Reason.HANDLER_ERROR, "", 0)).message
     assert (after.state, after.place, after.due_at, after.rank) == (State.READY, place, 0, 3)
 
 
-def test_a_wait_never_outlasts_the_time_to_live() -> None:
+def test_nack_delay_never_outlasts_the_time_to_live() -> None:
     assert nacked(card(expires_at=NOW + 300)).message.due_at == NOW + 300
 
 
 @pytest.mark.parametrize(("on_expire", "state"), [("drop", State.DROPPED), ("dead", State.DEAD)])
-def test_a_message_given_back_too_late_is_out_of_time(on_expire: str, state: State) -> None:
+def test_nack_after_the_time_to_live_drops_or_buries_the_message(on_expire: str, state: State) -> None:
     assert nacked(card(expires_at=NOW), policy(onExpire=on_expire)).message.state is state
 
 
@@ -218,7 +220,9 @@ def test_a_message_given_back_too_late_is_out_of_time(on_expire: str, state: Sta
         ({"dlq": {"enabled": False, "whenDisabled": "park"}}, State.PARKED, 0),
     ],
 )
-def test_without_dead_letters_the_last_failure_drops_or_parks(rules: dict[str, Any], state: State, due: int) -> None:
+def test_dead_letters_off_lets_the_last_failure_drop_or_park_the_message(
+    rules: dict[str, Any], state: State, due: int
+) -> None:
     for outcome in (
         nacked(card(attempt=6), policy(**rules)),
         transitions.expire(card(attempt=6), policy(**rules), NOW, 9),
@@ -228,7 +232,7 @@ def test_without_dead_letters_the_last_failure_drops_or_parks(rules: dict[str, A
         assert outcome.message.body is (state is State.PARKED)
 
 
-def test_a_long_text_is_cut() -> None:
+def test_nack_text_beyond_its_limit_is_cut() -> None:
     _, failure = nacked(card(), cause=Cause(Reason.HANDLER_ERROR, "x" * (MAX_FAILURE_TEXT + 1)))
     assert failure is not None
     assert failure.reason_message == "x" * MAX_FAILURE_TEXT
@@ -239,7 +243,7 @@ def test_a_long_text_is_cut() -> None:
     [{}, {"retry": {"limit": 0}}, {"retry": {"limit": 0}, "dlq": {"enabled": False}}, {"requeue": "front"}],
     ids=repr,
 )
-def test_a_nack_is_remembered_by_its_fence_wherever_it_led(rules: dict[str, Any]) -> None:
+def test_nack_is_remembered_by_its_fencing_token_in_every_resulting_state(rules: dict[str, Any]) -> None:
     for delay in (None, 0, 5):
         after = nacked(card(), policy(**rules), Cause(Reason.HANDLER_ERROR, "", delay)).message
         assert transitions.nacked_before(after, 1)
@@ -249,13 +253,13 @@ def test_a_nack_is_remembered_by_its_fence_wherever_it_led(rules: dict[str, Any]
 
 
 @pytest.mark.parametrize("rules", [{}, {"retry": {"limit": 0}}, {"retry": {"limit": 0}, "dlq": {"enabled": False}}])
-def test_a_lapsed_lease_was_not_given_back(rules: dict[str, Any]) -> None:
+def test_lease_expiry_is_not_remembered_as_a_nack(rules: dict[str, Any]) -> None:
     outcome = transitions.expire(card(), policy(**rules), NOW, FRESH_PLACE)
     assert outcome is not None
     assert not transitions.nacked_before(outcome.message, 1)
 
 
-def test_a_message_dropped_by_somebody_else_was_not_given_back() -> None:
+def test_drop_by_another_client_is_not_remembered_as_a_nack() -> None:
     assert not transitions.nacked_before(transitions.drop(card(), DEFAULT, NOW), 1)
 
 
@@ -263,7 +267,7 @@ def test_a_message_dropped_by_somebody_else_was_not_given_back() -> None:
 
 
 @pytest.mark.parametrize("state", [State.LEASED, State.CLAIMED])
-def test_a_lease_that_lapses_is_a_time_out(state: State) -> None:
+def test_lease_expiry_makes_the_message_ready_with_reason_timeout(state: State) -> None:
     outcome = transitions.expire(card(state), DEFAULT, NOW, FRESH_PLACE)
     assert outcome is not None
     assert outcome.message == card(
@@ -273,13 +277,13 @@ def test_a_lease_that_lapses_is_a_time_out(state: State) -> None:
     assert outcome.failure == ("TIMEOUT", f"the {what} of attempt 1 lapsed", NOW, 1, "consumer-01")
 
 
-def test_the_last_lease_that_lapses_is_dead() -> None:
+def test_lease_expiry_of_the_last_attempt_makes_the_message_dead() -> None:
     outcome = transitions.expire(card(attempt=6), DEFAULT, NOW, FRESH_PLACE)
     assert outcome is not None
     assert (outcome.message.state, outcome.message.reason) == (State.DEAD, Reason.TIMEOUT)
 
 
-def test_leases_that_lapse_again_and_again_are_poison() -> None:
+def test_lease_expiry_repeatedly_makes_the_message_poison() -> None:
     lapsed = card(reason="TIMEOUT", repeats=2)
     outcome = transitions.expire(lapsed, policy(retry={"poisonAfter": 3}), NOW, FRESH_PLACE)
     assert outcome is not None
@@ -288,7 +292,7 @@ def test_leases_that_lapse_again_and_again_are_poison() -> None:
 
 @pytest.mark.parametrize(("on_expire", "state"), [("drop", State.DROPPED), ("dead", State.DEAD)])
 @pytest.mark.parametrize("before", [State.READY, State.DELAYED, State.LEASED])
-def test_out_of_time(before: State, on_expire: str, state: State) -> None:
+def test_ttl_expiry_drops_or_buries_the_message_as_the_policy_says(before: State, on_expire: str, state: State) -> None:
     outcome = transitions.expire(card(before, expires_at=NOW), policy(onExpire=on_expire), NOW, FRESH_PLACE)
     assert outcome is not None
     assert outcome.message.state is state
@@ -302,7 +306,9 @@ def test_out_of_time(before: State, on_expire: str, state: State) -> None:
     ("requeue", "attempt", "place"),
     [("back", 0, FRESH_PLACE), ("back", 1, FRESH_PLACE), ("front", 0, FRESH_PLACE), ("front", 1, 7)],
 )
-def test_a_wait_that_is_over(requeue: str, attempt: int, place: int) -> None:
+def test_delay_expiry_makes_the_message_ready_at_the_place_of_the_requeue_policy(
+    requeue: str, attempt: int, place: int
+) -> None:
     delayed = card(State.DELAYED, attempt=attempt, expires_at=NOW + 9)
     outcome = transitions.expire(delayed, policy(requeue=requeue), NOW, FRESH_PLACE)
     assert outcome is not None
@@ -311,7 +317,7 @@ def test_a_wait_that_is_over(requeue: str, attempt: int, place: int) -> None:
 
 
 @pytest.mark.parametrize("state", [State.DEAD, State.DRAFT])
-def test_what_nobody_came_back_for_is_dropped(state: State) -> None:
+def test_retention_expiry_drops_dead_letters_and_unfinished_drafts(state: State) -> None:
     outcome = transitions.expire(card(state), DEFAULT, NOW, FRESH_PLACE)
     assert outcome is not None
     reason = Reason.EXPIRED if state is State.DRAFT else card(state).reason
@@ -321,7 +327,7 @@ def test_what_nobody_came_back_for_is_dropped(state: State) -> None:
 
 
 @pytest.mark.parametrize("state", [State.DONE, State.DROPPED])
-def test_what_is_over_is_forgotten(state: State) -> None:
+def test_retention_expiry_forgets_done_and_dropped_messages(state: State) -> None:
     assert transitions.expire(card(state), DEFAULT, NOW, FRESH_PLACE) is None
 
 
@@ -329,7 +335,7 @@ def test_what_is_over_is_forgotten(state: State) -> None:
 
 
 @pytest.mark.parametrize("state", [State.DEAD, State.PARKED])
-def test_a_redriven_message_begins_anew_but_keeps_its_priority_and_its_fence(state: State) -> None:
+def test_redrive_starts_anew_but_keeps_priority_and_fencing_token(state: State) -> None:
     dead = card(state, attempt=6, leases=6, reason="TIMEOUT", repeats=4, expires_at=NOW - 1)
     assert transitions.redrive(dead, NOW, FRESH_PLACE) == dead._replace(
         state=State.READY,
@@ -344,7 +350,7 @@ def test_a_redriven_message_begins_anew_but_keeps_its_priority_and_its_fence(sta
     )
 
 
-def test_a_parked_message_has_all_the_time_in_the_world() -> None:
+def test_quarantine_parks_a_message_without_a_time_limit() -> None:
     assert transitions.park(card(State.DEAD), NOW) == card(State.PARKED, due_at=0, changed_at=NOW)
 
 
@@ -363,7 +369,7 @@ VERBS: dict[Verb, Callable[[Message], Message]] = {
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("state", State)
-def test_every_decision_follows_the_table(state: State, verb: Verb) -> None:
+def test_transitions_follow_the_state_table_for_every_state_and_verb(state: State, verb: Verb) -> None:
     target = TRANSITIONS.get((state, verb))
     if target is None:
         with pytest.raises(WrongState):
@@ -384,7 +390,7 @@ causes = st.builds(Cause, st.sampled_from(list(Reason)), st.just(""), st.sampled
 
 
 @given(rules, causes, st.integers(1, 4), st.sampled_from([0, NOW - 1, NOW, NOW + 1]), st.booleans())
-def test_a_failed_message_is_never_left_leased(
+def test_transitions_of_a_failed_message_never_leave_it_leased(
     document: dict[str, Any], cause: Cause, attempt: int, expires: int, lapsed: bool
 ) -> None:
     leased = card(attempt=attempt, leases=attempt, expires_at=expires)

@@ -11,12 +11,12 @@ from yirangmq.core.webhook import Webhook, read_webhook, show_webhook
 URL = "https://example.com:8443/hook?a=b"
 
 
-def test_null_is_none() -> None:
+def test_webhook_null_is_none() -> None:
     assert read_webhook(None) is None
     assert show_webhook(None) is None
 
 
-def test_an_address_is_enough() -> None:
+def test_webhook_needs_only_a_url() -> None:
     assert read_webhook({"url": URL}) == Webhook(URL)
 
 
@@ -27,7 +27,7 @@ def test_an_address_is_enough() -> None:
         {"url": "http://[::1]:80/", "secret": None, "timeoutSec": 30, "concurrency": 4, "headers": {}},
     ],
 )
-def test_what_is_shown_is_what_was_read(document: dict[str, Any]) -> None:
+def test_webhook_shown_equals_what_was_read(document: dict[str, Any]) -> None:
     assert show_policy(read_policy({"webhook": document}, "mail"))["webhook"] == document
 
 
@@ -59,7 +59,7 @@ def test_what_is_shown_is_what_was_read(document: dict[str, Any]) -> None:
         ({"url": URL, "retries": 5}, "webhook.retries"),
     ],
 )
-def test_what_cannot_be_is_named(document: Any, field: str) -> None:
+def test_webhook_that_is_invalid_is_refused_with_its_field(document: Any, field: str) -> None:
     with pytest.raises(BadPolicy) as caught:
         read_policy({"webhook": document}, "mail")
     assert caught.value.field == field

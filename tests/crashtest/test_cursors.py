@@ -19,7 +19,7 @@ def cursors(number: int) -> list[Cursor]:
     return [Cursor(name, EPOCH, number, "x" * 300, 0) for name in ("audit", "billing")] if number else []
 
 
-def test_cursors_in_sqlite_survive_every_cut_and_move_together(tmp_path: Path) -> None:
+def test_power_cut_at_any_point_keeps_sqlite_cursors_and_their_batches_whole(tmp_path: Path) -> None:
     day = tmp_path / "day"
     day.mkdir()
     journal = IoJournal(day)

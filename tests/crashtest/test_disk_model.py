@@ -39,7 +39,7 @@ def folder_node(journal: IoJournal, path: Path) -> int:
     return node
 
 
-def test_a_new_name_may_be_lost_until_its_folder_is_synced() -> None:
+def test_disk_model_may_lose_a_new_name_until_its_folder_is_synced() -> None:
     journal = IoJournal(TOP)
     node = journal.create(TOP / "a")
     journal.add(SyncFile(node))
@@ -48,7 +48,7 @@ def test_a_new_name_may_be_lost_until_its_folder_is_synced() -> None:
     assert possible_names(journal) == sets(["a"])
 
 
-def test_content_is_safe_after_its_own_sync_and_not_after_the_folders() -> None:
+def test_disk_model_keeps_content_after_a_sync_of_the_file_and_not_of_the_folder() -> None:
     journal = IoJournal(TOP)
     node = journal.create(TOP / "a")
     journal.add(Write(node, 0, b"hello"))
@@ -58,28 +58,28 @@ def test_content_is_safe_after_its_own_sync_and_not_after_the_folders() -> None:
     assert shadow_of(journal).rebuild({}, {}) == {"a": b"hello"}
 
 
-def test_a_rename_leaves_the_old_name_the_new_name_or_both_but_never_neither() -> None:
+def test_disk_model_rename_leaves_the_old_name_the_new_name_or_both() -> None:
     journal = IoJournal(TOP, {"in": None, "out": None, "in/a": b"x"})
     journal.rename(TOP / "in" / "a", TOP / "out" / "a")
     folders = ["in", "out"]
     assert possible_names(journal) == sets([*folders, "in/a"], [*folders, "out/a"], [*folders, "in/a", "out/a"])
 
 
-def test_syncing_the_old_folder_makes_the_new_name_certain_too() -> None:
+def test_disk_model_sync_of_the_old_folder_makes_the_new_name_certain() -> None:
     journal = IoJournal(TOP, {"in": None, "out": None, "in/a": b"x"})
     journal.rename(TOP / "in" / "a", TOP / "out" / "a")
     journal.add(SyncFolder(folder_node(journal, TOP / "in")))
     assert possible_names(journal) == sets(["in", "out", "out/a"])
 
 
-def test_syncing_the_new_folder_alone_may_leave_both_names() -> None:
+def test_disk_model_sync_of_the_new_folder_alone_may_leave_both_names() -> None:
     journal = IoJournal(TOP, {"in": None, "out": None, "in/a": b"x"})
     journal.rename(TOP / "in" / "a", TOP / "out" / "a")
     journal.add(SyncFolder(folder_node(journal, TOP / "out")))
     assert possible_names(journal) == sets(["in", "out", "out/a"], ["in", "out", "in/a", "out/a"])
 
 
-def test_a_chain_of_renames_keeps_the_file_somewhere() -> None:
+def test_disk_model_chain_of_renames_keeps_the_file_under_some_name() -> None:
     journal = IoJournal(TOP, {"a": b"x"})
     journal.rename(TOP / "a", TOP / "b")
     journal.rename(TOP / "b", TOP / "c")
@@ -87,7 +87,7 @@ def test_a_chain_of_renames_keeps_the_file_somewhere() -> None:
     assert sets(["a"], ["c"], ["b"]) <= possible_names(journal)
 
 
-def test_a_rename_onto_a_name_leaves_the_old_content_or_the_new() -> None:
+def test_disk_model_rename_onto_a_name_leaves_the_old_content_or_the_new() -> None:
     journal = IoJournal(TOP, {"a": b"old", "b": b"new"})
     journal.rename(TOP / "b", TOP / "a")
     shadow = shadow_of(journal)
@@ -96,13 +96,13 @@ def test_a_rename_onto_a_name_leaves_the_old_content_or_the_new() -> None:
     assert shadow.rebuild(shadow.closed({journal.name(TOP / "b"): 1}), {}) == {"a": b"new"}
 
 
-def test_a_folder_moves_whole_or_not_at_all() -> None:
+def test_disk_model_folder_rename_moves_all_of_it_or_nothing() -> None:
     journal = IoJournal(TOP, {"a": None, "a/x": b"1"})
     journal.rename(TOP / "a", TOP / "b")
     assert possible_names(journal) == sets(["a", "a/x"], ["b", "b/x"])
 
 
-def test_a_lost_folder_takes_synced_files_with_it() -> None:
+def test_disk_model_lost_folder_loses_its_synced_files() -> None:
     journal = IoJournal(TOP)
     inner = journal.create(TOP / "new", is_folder=True)
     journal.add(SyncFile(journal.create(TOP / "new" / "a")))
@@ -110,7 +110,7 @@ def test_a_lost_folder_takes_synced_files_with_it() -> None:
     assert possible_names(journal) == sets([], ["new", "new/a"])
 
 
-def test_an_unlinked_name_may_come_back() -> None:
+def test_disk_model_unlinked_name_may_return_until_its_folder_is_synced() -> None:
     journal = IoJournal(TOP, {"a": b"x"})
     journal.remove(TOP / "a")
     assert possible_names(journal) == sets([], ["a"])
@@ -118,13 +118,13 @@ def test_an_unlinked_name_may_come_back() -> None:
     assert possible_names(journal) == sets([])
 
 
-def test_a_link_may_be_lost_without_the_first_name() -> None:
+def test_disk_model_hard_link_may_be_lost_without_the_first_name() -> None:
     journal = IoJournal(TOP, {"a": b"x"})
     journal.link(TOP / "a", TOP / "b")
     assert possible_names(journal) == sets(["a"], ["a", "b"])
 
 
-def test_syncing_everything_leaves_one_possibility() -> None:
+def test_disk_model_sync_of_everything_leaves_a_single_possible_state() -> None:
     journal = IoJournal(TOP, {"in": None, "out": None})
     node = journal.create(TOP / "in" / "a")
     journal.add(Write(node, 0, b"x"))
@@ -138,7 +138,7 @@ def test_syncing_everything_leaves_one_possibility() -> None:
 CHANGES: list[Write | Truncate] = [Write(1, 2, b"BBBB"), Truncate(1, 3), Write(1, 3, b"CC")]
 
 
-def test_what_was_not_synced_is_lost_kept_or_torn() -> None:
+def test_disk_model_unsynced_writes_are_lost_kept_torn_or_hollow() -> None:
     assert AllLost().content_after(b"aaaa", CHANGES) == b"aaaa"
     assert AllKept().content_after(b"aaaa", CHANGES) == b"aaBCC"
     assert TornWrite(0, 3).content_after(b"aaaa", CHANGES) == b"aaBBB"
@@ -146,7 +146,7 @@ def test_what_was_not_synced_is_lost_kept_or_torn() -> None:
     assert ZeroFilled().content_after(b"aa", [Write(1, 2, b"BBBB")]) == b"aa\0\0\0\0"
 
 
-def test_sectors_are_kept_in_any_combination() -> None:
+def test_disk_model_keeps_sectors_in_any_combination() -> None:
     write: list[Write | Truncate] = [Write(1, 256, b"1" * 256 + b"2" * 512 + b"3" * 10)]
     safe = b"a" * 512
     seen = {ScatteredSectors(seed, 512, False).content_after(safe, write) for seed in range(100)}
@@ -157,7 +157,7 @@ def test_sectors_are_kept_in_any_combination() -> None:
     assert len(seen) == 8
 
 
-def test_junk_fills_holes_of_new_ground_only() -> None:
+def test_disk_model_junk_fills_only_newly_allocated_space() -> None:
     write: list[Write | Truncate] = [Write(1, 4, b"1" * 508), Write(1, 512, b"2" * 512)]
     for seed in range(50):
         content_after = ScatteredSectors(seed, 512, True).content_after(b"safe", write)

@@ -11,7 +11,7 @@ from yirangmq.fsio.disk import Disk
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_every_confirmed_message_survives_every_cut(seed: int) -> None:
+def test_power_cut_at_any_point_keeps_every_confirmed_message_of_the_files_store(seed: int) -> None:
     report = torture(PowerCutPlan(FilesBackend(), steps=8, seed=seed, states=3))
     assert report.losses == []
     assert report.points > 100
@@ -60,7 +60,7 @@ class CarelessFiles(FilesBackend):
 
 
 @pytest.mark.parametrize("sort", ["folders", "contents", "order", "syncfs"])
-def test_a_sync_left_out_or_late_is_noticed(sort: str) -> None:
+def test_power_cut_test_detects_a_missing_or_late_sync(sort: str) -> None:
     """The day of seed 9 begins with a batch large enough for ``syncfs``."""
     report = torture(PowerCutPlan(CarelessFiles(sort), steps=12, seed=9, states=4, max_losses=1))
     assert len(report.losses) == 1

@@ -13,7 +13,7 @@ from yirangmq.fsio.disk import Disk
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_every_confirmed_record_survives_every_cut(seed: int) -> None:
+def test_power_cut_at_any_point_keeps_every_confirmed_record(seed: int) -> None:
     report = torture(PowerCutPlan(LogBackend(), steps=20, seed=seed, states=4))
     assert report.losses == []
     assert report.points > 100
@@ -49,7 +49,7 @@ class CarelessLog(LogBackend):
 
 
 @pytest.mark.parametrize("sort", ["folders", "contents", "every second"])
-def test_a_sync_left_out_is_noticed(sort: str) -> None:
+def test_power_cut_test_detects_a_missing_sync(sort: str) -> None:
     report = torture(PowerCutPlan(CarelessLog(sort), steps=12, seed=1, states=4, max_losses=1))
     assert len(report.losses) == 1
 
@@ -62,7 +62,7 @@ def snapshot(first: int, last: int, *, epoch: str = "e", payload: bytes = b"x", 
 @pytest.mark.parametrize(
     "found", [snapshot(1, 5), snapshot(1, 6), snapshot(1, 7), snapshot(3, 5), snapshot(1, 5, at=4)], ids=range(5)
 )
-def test_before_after_and_part_of_a_call_are_right(found: LogSnapshot) -> None:
+def test_log_verifier_accepts_the_state_before_after_or_within_a_call(found: LogSnapshot) -> None:
     after = snapshot(3, 7, at=4)
     assert log_differences(found, ExpectedLog(snapshot(1, 5), after._replace(records=snapshot(1, 7).records), 0)) == []
 
@@ -83,6 +83,6 @@ def test_before_after_and_part_of_a_call_are_right(found: LogSnapshot) -> None:
     ],
     ids=["short", "long", "begin", "epoch", "content", "hole", "cursors"],
 )
-def test_each_promise_that_is_broken_is_named(found: LogSnapshot, complaint: str) -> None:
+def test_log_verifier_names_each_broken_promise(found: LogSnapshot, complaint: str) -> None:
     complaints = log_differences(found, ExpectedLog(snapshot(1, 5), snapshot(1, 7), 0))
     assert any(text.startswith(complaint) for text in complaints)

@@ -20,7 +20,7 @@ def programs(folder: Path) -> tuple[Path, Path]:
     return folder / "plug.py", folder / "plugged.py"
 
 
-def test_what_the_page_says_about_your_own_device_works(tmp_path: Path) -> None:
+def test_power_cut_page_programs_count_lost_messages(tmp_path: Path) -> None:
     plug, plugged = programs(tmp_path)
     store = f"sqlite:{tmp_path / 'queue.db'}"
     with subprocess.Popen([sys.executable, plug, store], stdout=subprocess.PIPE, text=True) as process:

@@ -22,23 +22,23 @@ def busy_shadow(files: int) -> DiskModel:
     return shadow
 
 
-def test_nothing_open_leaves_one_disk() -> None:
+def test_power_cut_without_unsynced_writes_leaves_a_single_disk() -> None:
     assert [wreck.tree for wreck in possible_disks(DiskModel({"a": b"x"}), 10, Random(1))] == [{"a": b"x"}]
 
 
-def test_few_possibilities_are_all_tried() -> None:
+def test_power_cut_with_few_possible_disks_tries_all_of_them() -> None:
     found = {frozenset(wreck.tree) for wreck in possible_disks(busy_shadow(1), 50, Random(1))}
     assert found == {frozenset(names) for names in ([], ["temp-0"], ["final-0"], ["temp-0", "final-0"])}
 
 
-def test_of_many_the_extremes_come_first_and_none_twice() -> None:
+def test_power_cut_with_many_possible_disks_tries_the_extremes_first_and_none_twice() -> None:
     found = list(possible_disks(busy_shadow(8), 30, Random(1)))
     assert found[0].tree == {}
     assert set(found[1].tree) == {f"final-{number}" for number in range(8)}
     assert len({wreck.digest for wreck in found}) == len(found) == 30
 
 
-def test_the_same_seed_draws_the_same_disks() -> None:
+def test_power_cut_seed_reproduces_the_same_disks() -> None:
     first, second, other = (
         [wreck.digest for wreck in possible_disks(busy_shadow(8), 30, Random(seed))] for seed in (7, 7, 8)
     )
@@ -46,7 +46,7 @@ def test_the_same_seed_draws_the_same_disks() -> None:
     assert first != other
 
 
-def test_a_tree_can_be_laid_out_and_read_back(tmp_path: Path) -> None:
+def test_power_cut_disk_tree_is_written_and_read_back_unchanged(tmp_path: Path) -> None:
     tree = {"a": None, "a/b": b"1", "a/c": None, "d": b""}
     write_tree(tree, tmp_path)
     assert read_tree(tmp_path) == tree

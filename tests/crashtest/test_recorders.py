@@ -20,7 +20,9 @@ def all_kept(journal: IoJournal) -> Tree:
 
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
 @pytest.mark.parametrize("seed", range(3))
-def test_a_disk_on_which_all_was_kept_is_the_disk_that_is_there(backend: str, seed: int, tmp_path: Path) -> None:
+def test_recorder_journal_rebuilds_the_actual_disk_when_every_write_is_kept(
+    backend: str, seed: int, tmp_path: Path
+) -> None:
     game = crash_test_of(BACKENDS[backend]())
     story = game.record_workload(tmp_path, seed, 40)
     assert story.complaints == []
@@ -29,7 +31,7 @@ def test_a_disk_on_which_all_was_kept_is_the_disk_that_is_there(backend: str, se
 
 
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
-def test_the_same_seed_tells_the_same_story(backend: str, tmp_path: Path) -> None:
+def test_recorder_seed_reproduces_the_same_calls_and_events(backend: str, tmp_path: Path) -> None:
     stories = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()

@@ -29,7 +29,7 @@ class CarelessSqlite(SqliteBackend):
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_every_confirmed_message_survives_every_cut(seed: int) -> None:
+def test_power_cut_at_any_point_keeps_every_confirmed_message_of_sqlite(seed: int) -> None:
     report = torture(PowerCutPlan(SqliteBackend(), steps=8, seed=seed, states=3))
     assert report.losses == []
     assert report.points > 100
@@ -39,7 +39,7 @@ def test_every_confirmed_message_survives_every_cut(seed: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_every_message_confirmed_by_a_server_survives_every_cut(seed: int) -> None:
+def test_power_cut_at_any_point_keeps_every_message_confirmed_by_a_server(seed: int) -> None:
     report = torture(PowerCutPlan(ServedBackend(), steps=12, seed=seed, states=3))
     assert report.losses == []
     assert report.points > 80
@@ -47,7 +47,9 @@ def test_every_message_confirmed_by_a_server_survives_every_cut(seed: int) -> No
 
 
 @pytest.mark.parametrize("bug", ["a record is not synced", "records are never void"])
-def test_a_server_that_is_careless_with_its_records_is_found_out(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_cut_test_detects_redo_records_not_synced_or_never_void(
+    bug: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if bug == "a record is not synced":
         monkeypatch.setattr(RecordingDisk, "fdatasync", lambda self, fd: None)
     else:
@@ -57,12 +59,12 @@ def test_a_server_that_is_careless_with_its_records_is_found_out(bug: str, monke
 
 
 @pytest.mark.parametrize("synchronous", ["OFF", "NORMAL"])
-def test_without_a_sync_at_each_commit_messages_are_lost_and_it_is_seen(synchronous: str) -> None:
+def test_power_cut_test_detects_messages_lost_without_a_sync_at_each_commit(synchronous: str) -> None:
     report = torture(PowerCutPlan(CarelessSqlite(synchronous), steps=12, seed=1, states=4, max_losses=1))
     assert len(report.losses) == 1
 
 
-def test_durability_os_is_what_it_says(tmp_path: Path) -> None:
+def test_durability_os_loses_messages_in_a_power_cut_and_the_report_keeps_the_disk(tmp_path: Path) -> None:
     """It promises to survive a killed process only; the torture shows that it does not survive a power cut."""
 
     class OnlyTheSystem(SqliteBackend):
@@ -99,9 +101,7 @@ def synced_folders() -> Iterator[list[bytes]]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_sqlite_syncs_folders_exactly_where_the_recorder_says(
-    synced_folders: list[bytes], tmp_path: Path, seed: int
-) -> None:
+def test_recorder_counts_every_folder_sync_of_sqlite(synced_folders: list[bytes], tmp_path: Path, seed: int) -> None:
     story = record_workload(SqliteBackend(), tmp_path, seed, 40)
     recorded = sum(isinstance(event, SyncFolder) for event in story.journal.events)
     assert recorded == len(synced_folders) > 0

@@ -108,14 +108,16 @@ def losses(folder: Path, seed: int, states: int, often: float = 0.4) -> tuple[in
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 20))])
-def test_everything_confirmed_survives_a_cut_at_any_moment(tmp_path: Path, seed: int) -> None:
+def test_power_cut_during_background_commits_keeps_every_confirmed_message(tmp_path: Path, seed: int) -> None:
     tried, lost, within = losses(tmp_path, seed, states=3)
     assert lost == 0
     assert tried > 200
     assert within > 0
 
 
-def test_records_that_are_written_over_too_early_are_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_power_cut_test_detects_redo_records_overwritten_too_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What SQLite has not committed yet."""
 
     def too_early(file: RedoLog) -> RedoPosition:

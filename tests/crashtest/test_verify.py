@@ -38,24 +38,24 @@ def verdict(
     return verify(store, ExpectedStore(before, after or before, START_MS, is_atomic))
 
 
-def test_a_store_that_kept_its_promises_passes(store: SqliteStore) -> None:
+def test_verifier_accepts_a_store_that_kept_its_promises(store: SqliteStore) -> None:
     assert verdict(store, take_snapshot(store)) == []
 
 
-def test_a_call_under_way_may_be_there_or_not(store: SqliteStore) -> None:
+def test_verifier_accepts_a_call_in_flight_as_present(store: SqliteStore) -> None:
     before = take_snapshot(store)
     Queues(store, FixedClock(), NumberedIds("late"), "tester").publish("orders", b"late")
     after = take_snapshot(store)
     assert verdict(store, before, after) == []
 
 
-def test_something_nobody_sent_is_seen(store: SqliteStore) -> None:
+def test_verifier_reports_a_message_that_was_never_sent(store: SqliteStore) -> None:
     before = take_snapshot(store)
     Queues(store, FixedClock(), NumberedIds("late"), "tester").publish("orders", b"late")
     assert verdict(store, before)[0].startswith("orders/late-1 is ready")
 
 
-def test_half_a_call_is_seen_where_calls_are_whole(store: SqliteStore) -> None:
+def test_verifier_reports_half_of_a_call_where_calls_are_atomic(store: SqliteStore) -> None:
     before = take_snapshot(store)
     queues = Queues(store, FixedClock(), NumberedIds("late"), "tester")
     queues.publish("orders", b"first half")
@@ -87,7 +87,7 @@ BROKEN: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("sort", sorted(BROKEN))
-def test_each_broken_promise_is_named(store: SqliteStore, sort: str) -> None:
+def test_verifier_names_each_broken_promise(store: SqliteStore, sort: str) -> None:
     before = take_snapshot(store)
     tampering, complaint = BROKEN[sort]
     store._db.execute(tampering)
@@ -95,13 +95,13 @@ def test_each_broken_promise_is_named(store: SqliteStore, sort: str) -> None:
     assert any(each.startswith(complaint) for each in found), found
 
 
-def test_a_damaged_file_is_a_complaint_and_no_crash(store: SqliteStore) -> None:
+def test_verifier_reports_a_damaged_file_without_crashing(store: SqliteStore) -> None:
     before = take_snapshot(store)
     store._db.execute("DROP TABLE failure")
     assert verdict(store, before) != []
 
 
-def test_the_ledger_does_not_take_the_stores_word(store: SqliteStore) -> None:
+def test_ledger_reports_messages_that_differ_from_those_sent_and_finished(store: SqliteStore) -> None:
     ledger = ConfirmedMessages()
     ledger.published(("orders", "m-3"), b"one")
     ledger.done(("orders", "m-1"))
@@ -116,7 +116,7 @@ def test_the_ledger_does_not_take_the_stores_word(store: SqliteStore) -> None:
     ]
 
 
-def test_an_empty_store_is_what_it_is(tmp_path: Path) -> None:
+def test_verifier_accepts_an_empty_store(tmp_path: Path) -> None:
     made = SqliteStore(tmp_path / "queue.db", durability="os")
     assert verify(made, ExpectedStore(EMPTY_SNAPSHOT, EMPTY_SNAPSHOT, START_MS, True)) == []
     made.close()

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 QUIET = {"disk_low": False, "slow_commits": False, "clock_jump": False}
 
 
-def test_an_alert_is_shown_acknowledged_and_over(browser: Browser, tmp_path: Path) -> None:
+def test_alert_is_shown_acknowledged_and_over_and_a_test_notice_is_sent(browser: Browser, tmp_path: Path) -> None:
     rules = QUIET | {"queue_depth": {"limit": 1}}
     alerts = json.dumps({"everySec": 0.1, "settleSec": 0.2, "rules": rules})
     with daemon(tmp_path, "--http", "127.0.0.1:0", "--alerts", alerts) as server:
@@ -47,7 +47,7 @@ def test_an_alert_is_shown_acknowledged_and_over(browser: Browser, tmp_path: Pat
         assert next(shown, None) is None
 
 
-def test_both_nodes_of_a_pair_and_why_one_of_them_works(browser: Browser, tmp_path: Path) -> None:
+def test_pair_page_shows_both_nodes_and_the_steps_of_a_takeover(browser: Browser, tmp_path: Path) -> None:
     with pair(tmp_path) as two:
         two.begin()
         page = next(shown := looking(browser, f"http://127.0.0.1:{two.http['b']}"))

@@ -142,7 +142,7 @@ return { won, tried: tried.length };
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "evil.test"])
-def test_a_page_of_another_origin_reads_nothing_and_changes_nothing(
+def test_cors_page_of_another_origin_reads_nothing_and_changes_nothing(
     page: Page, server: Daemon, site: int, host: str
 ) -> None:
     """Another port of the same address, another name of this machine, and a name of elsewhere."""
@@ -160,7 +160,7 @@ def _names(api: Api) -> list[str]:
     return [one["queue"] for one in api("GET", "queues")["queues"]]
 
 
-def test_a_page_of_another_origin_cannot_frame_the_dashboard(page: Page, site: int) -> None:
+def test_framing_of_the_dashboard_by_a_page_of_another_origin_is_blocked(page: Page, site: int) -> None:
     page.forgive(BLOCKED)
     page.browser.open(f"http://localhost:{site}/")
     frame = page.browser.script(
@@ -173,7 +173,7 @@ def test_a_page_of_another_origin_cannot_frame_the_dashboard(page: Page, site: i
     page.browser.ask("POST", "/frame", {"id": None})
 
 
-def test_a_page_of_another_origin_may_link_to_the_dashboard(page: Page, site: int) -> None:
+def test_link_to_the_dashboard_from_a_page_of_another_origin_works(page: Page, site: int) -> None:
     page.browser.open(f"http://localhost:{site}/")
     page.browser.script("location.href = arguments[0]", f"{page.url}/#/")
     page.live()
@@ -196,7 +196,7 @@ def _stored(page: Page, queue: str, media: str) -> str:
 
 
 @pytest.mark.parametrize("media", ["text/html", "image/svg+xml", "text/plain"])
-def test_a_stored_payload_does_not_run_in_the_origin_of_the_dashboard(page: Page, queue: str, media: str) -> None:
+def test_stored_payload_does_not_run_in_the_dashboard_origin(page: Page, queue: str, media: str) -> None:
     """The user opens it: the browser saves an active type, and shows text as text."""
     page.forgive(BLOCKED)
     page.open().live()
@@ -211,7 +211,7 @@ def test_a_stored_payload_does_not_run_in_the_origin_of_the_dashboard(page: Page
         assert page.browser.script("return document.title").endswith("Yi-Rang MQ")
 
 
-def test_a_page_of_another_origin_cannot_open_a_stored_payload(page: Page, queue: str, site: int) -> None:
+def test_stored_payload_cannot_be_opened_by_a_page_of_another_origin(page: Page, queue: str, site: int) -> None:
     page.forgive(BLOCKED)
     page.open().live()
     address = _stored(page, queue, "text/html")
@@ -221,7 +221,7 @@ def test_a_page_of_another_origin_cannot_open_a_stored_payload(page: Page, queue
     assert page.api.counts(queue)["ready"] == 1
 
 
-def test_dns_rebinding_does_not_make_a_page_the_server_s_own(page: Page, queue: str) -> None:
+def test_dns_rebinding_requests_are_refused_with_421_and_change_nothing(page: Page, queue: str) -> None:
     """``evil.test`` leads to this machine: to the browser, page and server have the same origin."""
     page.forgive(BLOCKED)
     page.api.publish(queue, 1)
@@ -254,7 +254,7 @@ def allowing(request: pytest.FixtureRequest, site: int) -> Iterator[HttpServer]:
     made.stop()
 
 
-def test_the_fetch_example_of_the_http_queue_works_in_a_page_of_an_allowed_origin(
+def test_cors_allowed_origin_runs_the_fetch_example_of_the_http_queue(
     browser: Browser, site: int, allowing: HttpServer, request: pytest.FixtureRequest
 ) -> None:
     [example] = EXAMPLE.findall((Path(__file__).parents[2] / "docs" / "http-mq.md").read_text())
@@ -276,7 +276,7 @@ def test_the_fetch_example_of_the_http_queue_works_in_a_page_of_an_allowed_origi
     browser.open("about:blank")
 
 
-def test_a_page_of_any_origin_needs_the_token_of_a_server_that_has_one(browser: Browser, site: int) -> None:
+def test_token_of_the_server_is_required_of_a_page_of_any_origin(browser: Browser, site: int) -> None:
     server = HttpServer(MemoryStore(), SystemClock(), grants=(AccessGrant(TOKEN),)).start()
     try:
         browser.open(f"http://evil.test:{site}/")

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.process
 TOKEN = "a-token-of-this-test"
 
 
-def test_a_killed_server_is_noticed_and_so_is_its_return(browser: Browser, tmp_path: Path) -> None:
+def test_reconnect_after_a_server_kill_is_shown_and_the_page_updates(browser: Browser, tmp_path: Path) -> None:
     with daemon(tmp_path, "--http", "127.0.0.1:0") as server:
         url = server.address_of("http")
         page = next(shown := looking(browser, url))
@@ -42,7 +42,9 @@ def test_a_killed_server_is_noticed_and_so_is_its_return(browser: Browser, tmp_p
             again.kill()
 
 
-def test_something_that_cannot_be_done_without_the_server_says_so(browser: Browser, tmp_path: Path) -> None:
+def test_dashboard_action_without_the_server_reports_that_it_cannot_be_reached(
+    browser: Browser, tmp_path: Path
+) -> None:
     with daemon(tmp_path, "--store", "memory:", "--http", "127.0.0.1:0") as server:
         page = next(shown := looking(browser, server.address_of("http")))
         page.forgive(LOST)
@@ -65,7 +67,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield made
 
 
-def test_a_token_is_asked_for_once_and_kept_for_the_tab(browser: Browser, guarded: Daemon) -> None:
+def test_token_is_asked_for_once_and_kept_for_the_tab(browser: Browser, guarded: Daemon) -> None:
     page = next(shown := looking(browser, guarded.address_of("http")))
     page.forgive("401")
     page.open()
@@ -86,7 +88,7 @@ def test_a_token_is_asked_for_once_and_kept_for_the_tab(browser: Browser, guarde
     assert list(shown) == []
 
 
-def test_whoever_has_no_token_is_not_asked_again_and_again(browser: Browser, guarded: Daemon) -> None:
+def test_token_dialog_that_was_closed_opens_again_only_on_request(browser: Browser, guarded: Daemon) -> None:
     page = next(shown := looking(browser, guarded.address_of("http")))
     page.forgive("401")
     page.open()
@@ -102,7 +104,7 @@ def test_whoever_has_no_token_is_not_asked_again_and_again(browser: Browser, gua
     assert list(shown) == []
 
 
-def test_a_token_that_allows_little_is_told_what_it_does_not_allow(browser: Browser, guarded: Daemon) -> None:
+def test_token_with_few_permissions_gets_messages_about_actions_not_allowed(browser: Browser, guarded: Daemon) -> None:
     page = next(shown := looking(browser, guarded.address_of("http")))
     page.forgive("401|403")
     page.open("/queues/mail")
@@ -118,7 +120,7 @@ def test_a_token_that_allows_little_is_told_what_it_does_not_allow(browser: Brow
     assert list(shown) == []
 
 
-def test_the_pages_need_no_token_and_what_they_show_does(guarded: Daemon) -> None:
+def test_token_is_not_needed_for_the_pages_but_for_their_data(guarded: Daemon) -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with opener.open(f"{guarded.address_of('http')}/") as answer:
         assert b"mail" not in answer.read()

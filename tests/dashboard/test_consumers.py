@@ -14,7 +14,7 @@ def beat(page: Page, id: str, state: str, **more: object) -> str | None:
     return wish
 
 
-def test_a_consumer_is_paused_resumed_and_drained(page: Page, queue: str) -> None:
+def test_consumer_is_paused_resumed_and_drained(page: Page, queue: str) -> None:
     id = f"{queue}-1"
     beat(page, id, "running", inWork=2, done=1234, failed=5)
     page.open("/consumers").live()
@@ -36,7 +36,7 @@ def test_a_consumer_is_paused_resumed_and_drained(page: Page, queue: str) -> Non
     page.gone(row, id)
 
 
-def test_who_is_connected(page: Page) -> None:
+def test_connections_are_listed_with_protocol_and_address(page: Page) -> None:
     page.open("/consumers").live()
     page.find(".connections td", "http")
     page.find(".connections td", "127.0.0.1")

@@ -7,7 +7,7 @@ from tests.support.dashboard import EVIL, Page, safe
 pytestmark = pytest.mark.process
 
 
-def test_what_is_in_a_message_stays_text(page: Page, queue: str) -> None:
+def test_xss_in_a_message_is_shown_as_text(page: Page, queue: str) -> None:
     envelope = {
         "messageId": "m-1",
         "type": EVIL,
@@ -30,7 +30,7 @@ def test_what_is_in_a_message_stays_text(page: Page, queue: str) -> None:
     safe(page)
 
 
-def test_what_a_consumer_says_stays_text(page: Page, queue: str) -> None:
+def test_xss_in_the_failure_report_of_a_consumer_is_shown_as_text(page: Page, queue: str) -> None:
     page.api.publish(queue, EVIL)
     page.api.bury(queue, 1, "REJECTED", EVIL)
     page.open(f"/queues/{queue}/dead-letters").live()
@@ -42,7 +42,7 @@ def test_what_a_consumer_says_stays_text(page: Page, queue: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["/queues/{}", "/queues/{}/dead-letters", "/queues/{}/policy", "/queues/{}/publish"])
-def test_what_is_in_the_address_stays_text(page: Page, where: str) -> None:
+def test_xss_in_the_address_is_shown_as_text(page: Page, where: str) -> None:
     evil = EVIL.replace("/", "%2F").replace("#", "%23").replace("?", "%3F")
     page.forgive("400")
     page.open(where.format(evil)).live()
@@ -50,7 +50,7 @@ def test_what_is_in_the_address_stays_text(page: Page, where: str) -> None:
     safe(page)
 
 
-def test_what_is_typed_and_echoed_stays_text(page: Page, queue: str) -> None:
+def test_xss_in_typed_and_echoed_input_is_shown_as_text(page: Page, queue: str) -> None:
     page.api.publish(queue, 1)
     page.forgive("400")
     page.open(f"/queues/{queue}").live()
@@ -65,7 +65,7 @@ def test_what_is_typed_and_echoed_stays_text(page: Page, queue: str) -> None:
     safe(page)
 
 
-def test_the_browser_is_told_to_run_nothing_from_elsewhere(page: Page) -> None:
+def test_content_security_policy_blocks_inline_scripts_and_handlers(page: Page) -> None:
     page.open().live()
     page.forgive("Content Security Policy|Content-Security-Policy|violates")
     page.browser.script(

@@ -18,7 +18,7 @@ def tab_to(page: Page, text: str) -> None:
     raise AssertionError(f"{text!r} cannot be reached with the tab key")
 
 
-def test_from_the_overview_to_a_letter_that_is_sent_round_again(page: Page, queue: str) -> None:
+def test_keyboard_path_from_the_overview_to_redriven_dead_letters(page: Page, queue: str) -> None:
     page.api("PUT", f"queues/{queue}/policy", {"retry": {"limit": 0}})
     page.api.publish(queue, {"n": 1}, {"n": 2})
     page.api.bury(queue, 2, "TIMEOUT")
@@ -49,7 +49,7 @@ def test_from_the_overview_to_a_letter_that_is_sent_round_again(page: Page, queu
     page.count("ready", 2)
 
 
-def test_arrows_walk_through_rows_and_escape_closes(page: Page, queue: str) -> None:
+def test_keyboard_arrows_walk_through_rows_and_escape_closes(page: Page, queue: str) -> None:
     ids = page.api.publish(queue, 1, 2, 3)
     page.open(f"/queues/{queue}").live()
     page.find("button.open", ids[2])
@@ -67,7 +67,7 @@ def test_arrows_walk_through_rows_and_escape_closes(page: Page, queue: str) -> N
     assert page.browser.focused == ids[1], "the focus is back where it was"
 
 
-def test_the_focus_stays_while_rows_come_and_go(page: Page, queue: str) -> None:
+def test_keyboard_focus_stays_while_rows_are_added_and_removed(page: Page, queue: str) -> None:
     ids = page.api.publish(queue, 1, 2, 3)
     page.open(f"/queues/{queue}").live()
     page.find("button.open", ids[2])
@@ -79,7 +79,7 @@ def test_the_focus_stays_while_rows_come_and_go(page: Page, queue: str) -> None:
     assert page.browser.focused == ids[1]
 
 
-def test_publishing_with_the_keyboard_alone(page: Page, queue: str) -> None:
+def test_keyboard_alone_publishes_a_message(page: Page, queue: str) -> None:
     page.open("/publish").live()
     page.browser.script("document.getElementById('content').focus()")
     page.browser.press("Tab")

@@ -19,7 +19,9 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield made
 
 
-def test_five_hundred_queues_and_ten_thousand_messages(browser: Browser, crowded: Daemon) -> None:
+def test_paging_of_500_queues_and_10000_messages_keeps_the_page_small_and_finds_each(
+    browser: Browser, crowded: Daemon
+) -> None:
     page: Page = next(shown := looking(browser, crowded.address_of("http")))
     for number in range(500):
         page.api.publish(f"queue-{number:03}", number)
@@ -49,7 +51,9 @@ def test_five_hundred_queues_and_ten_thousand_messages(browser: Browser, crowded
     assert list(shown) == []
 
 
-def test_more_queues_than_a_page_of_the_server_are_searched_and_sorted_by_it(browser: Browser, crowded: Daemon) -> None:
+def test_paging_of_queues_beyond_one_server_page_searches_and_sorts_on_the_server(
+    browser: Browser, crowded: Daemon
+) -> None:
     page: Page = next(shown := looking(browser, crowded.address_of("http")))
     for number in range(1_100):
         page.api.publish(f"many-{number:04}", number)

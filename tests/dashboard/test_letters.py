@@ -22,7 +22,7 @@ def reasons(page: Page, queue: str) -> dict[str, Any]:
     return found
 
 
-def test_fail_filter_dry_run_redrive_ready(page: Page, queue: str) -> None:
+def test_redrive_of_filtered_dead_letters_after_a_dry_run_makes_them_ready(page: Page, queue: str) -> None:
     bury_some(page, queue)
     page.open(f"/queues/{queue}").live()
     page.count("dead", 5)
@@ -53,7 +53,7 @@ def test_fail_filter_dry_run_redrive_ready(page: Page, queue: str) -> None:
     assert reasons(page, queue) == {"REJECTED": 2}
 
 
-def test_a_reason_is_a_filter_and_what_is_chosen_is_set_aside(page: Page, queue: str) -> None:
+def test_quarantine_of_dead_letters_chosen_by_reason_and_their_redrive(page: Page, queue: str) -> None:
     bury_some(page, queue)
     page.open(f"/queues/{queue}/dead-letters").live()
     page.click(".bar-row", "REJECTED")
@@ -74,7 +74,7 @@ def test_a_reason_is_a_filter_and_what_is_chosen_is_set_aside(page: Page, queue:
     page.count("ready", 1)
 
 
-def test_purging_is_for_good_and_can_be_called_off(page: Page, queue: str) -> None:
+def test_purge_of_dead_letters_can_be_cancelled_limited_and_is_permanent(page: Page, queue: str) -> None:
     bury_some(page, queue)
     page.open(f"/queues/{queue}/dead-letters").live()
     page.click("button", "Purge all…")
@@ -93,7 +93,7 @@ def test_purging_is_for_good_and_can_be_called_off(page: Page, queue: str) -> No
     assert page.api.counts(queue)["dropped"] == 5
 
 
-def test_one_letter_is_sent_round_again_from_its_drawer(page: Page, queue: str) -> None:
+def test_redrive_of_one_dead_letter_from_its_drawer(page: Page, queue: str) -> None:
     bury_some(page, queue)
     page.open(f"/queues/{queue}/dead-letters").live()
     page.click("td.id button.open")
@@ -103,7 +103,7 @@ def test_one_letter_is_sent_round_again_from_its_drawer(page: Page, queue: str) 
     page.count("ready", 1)
 
 
-def test_dead_letters_are_found_by_the_other_name_of_their_queue(page: Page, queue: str) -> None:
+def test_dead_letter_queue_name_shows_the_dead_letters_of_its_queue(page: Page, queue: str) -> None:
     bury_some(page, queue)
     page.open(f"/queues/{queue}-dlq/dead-letters").live()
     page.find(".tab-body", "5 dead letters.")
@@ -111,7 +111,7 @@ def test_dead_letters_are_found_by_the_other_name_of_their_queue(page: Page, que
     page.find(".empty a", queue)
 
 
-def test_many_move_in_steps(page: Page, queue: str) -> None:
+def test_redrive_of_1000_dead_letters_makes_all_ready(page: Page, queue: str) -> None:
     page.api("PUT", f"queues/{queue}/policy", {"retry": {"limit": 0}})
     page.api.publish(queue, *range(1000))
     page.api.bury(queue, 1000, "TIMEOUT")

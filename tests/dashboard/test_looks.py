@@ -53,7 +53,7 @@ def fill(page: Page, queue: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_in_all_its_looks(page: Page, queue: str, name: str) -> None:
+def test_layout_fits_in_every_width_and_theme(page: Page, queue: str, name: str) -> None:
     fill(page, queue)
     where, there = PAGES[name]
     page.open(where.format(queue)).live()
@@ -73,7 +73,7 @@ def test_a_page_in_all_its_looks(page: Page, queue: str, name: str) -> None:
         assert page.browser.script(CONTRAST) == [], f"hard to read at {width}, {scheme}"
 
 
-def test_the_theme_can_be_chosen_and_is_kept(page: Page) -> None:
+def test_theme_can_be_chosen_and_is_kept(page: Page) -> None:
     ground = "return getComputedStyle(document.body).backgroundColor"
     page.open().live()
     light = page.browser.script(ground)

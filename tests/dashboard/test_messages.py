@@ -11,7 +11,7 @@ from tests.support.dashboard import Page
 pytestmark = pytest.mark.process
 
 
-def test_the_first_message_is_published_from_the_empty_page(page: Page, queue: str) -> None:
+def test_publish_page_publishes_the_first_message_of_a_queue(page: Page, queue: str) -> None:
     page.open("/publish").live()
     page.field("queue").type(queue)
     page.edit("[data-field=payload] textarea", '{"n": 12345678901234567890, "x": 1.0}')
@@ -28,7 +28,7 @@ def test_the_first_message_is_published_from_the_empty_page(page: Page, queue: s
     assert (row["message"]["type"], row["priority"]) == ("order.created", 3)
 
 
-def test_everything_a_message_can_have(page: Page, queue: str) -> None:
+def test_publish_page_sends_every_field_and_reports_a_duplicate(page: Page, queue: str) -> None:
     page.open(f"/queues/{queue}/publish").live()
     given = {
         "type": "a",
@@ -55,7 +55,7 @@ def test_everything_a_message_can_have(page: Page, queue: str) -> None:
     page.toast("was there already; nothing was stored")
 
 
-def test_what_is_wrong_is_said_at_its_field(page: Page, queue: str) -> None:
+def test_publish_page_shows_each_error_at_its_field(page: Page, queue: str) -> None:
     page.open(f"/queues/{queue}/publish").live()
     page.forgive("400")
     publish = page.find("button.primary", "Publish")
@@ -87,7 +87,7 @@ def test_what_is_wrong_is_said_at_its_field(page: Page, queue: str) -> None:
     assert queue not in [row["queue"] for row in page.api("GET", "queues")["queues"]]
 
 
-def test_any_bytes_go_in_and_are_shown_as_what_they_are(page: Page, queue: str, tmp_path: Path) -> None:
+def test_payload_of_any_bytes_is_uploaded_shown_in_hex_and_downloaded(page: Page, queue: str, tmp_path: Path) -> None:
     raw = bytes(range(256)) * 100
     file = tmp_path / "raw.bin"
     file.write_bytes(raw)
@@ -108,7 +108,7 @@ def test_any_bytes_go_in_and_are_shown_as_what_they_are(page: Page, queue: str, 
     assert saved.read_bytes() == raw
 
 
-def test_text_is_text(page: Page, queue: str) -> None:
+def test_payload_of_text_is_shown_as_text_and_in_hex(page: Page, queue: str) -> None:
     page.open(f"/queues/{queue}/publish").live()
     page.click(".choices button", "Text")
     page.edit("[data-field=payload] textarea", "Grüße, 이랑")
@@ -120,7 +120,7 @@ def test_text_is_text(page: Page, queue: str) -> None:
     page.find(".payload", "47 72 c3 bc c3 9f 65")
 
 
-def test_a_message_that_others_publish_appears_without_a_reload(page: Page, queue: str) -> None:
+def test_queue_page_shows_messages_of_other_clients_without_a_reload(page: Page, queue: str) -> None:
     page.api.publish(queue, {"n": 1})
     page.open(f"/queues/{queue}").live()
     page.count("ready", 1)
@@ -139,7 +139,7 @@ def test_a_message_that_others_publish_appears_without_a_reload(page: Page, queu
     assert page.browser.script("return window.stayed") is True
 
 
-def test_the_overview_follows_too(page: Page, queue: str) -> None:
+def test_overview_shows_new_messages_and_rates_without_a_reload(page: Page, queue: str) -> None:
     page.open().live()
     page.gone("a.queue-name", queue)
     page.api.publish(queue, *range(7))
@@ -154,7 +154,7 @@ def test_the_overview_follows_too(page: Page, queue: str) -> None:
     page.find(".facts", "memory:")
 
 
-def test_pausing_shows_everywhere(page: Page, queue: str) -> None:
+def test_pause_and_resume_of_a_queue_show_on_every_page(page: Page, queue: str) -> None:
     page.api.publish(queue, 1)
     page.open(f"/queues/{queue}").live()
     page.click("button", "Pause")
@@ -168,7 +168,7 @@ def test_pausing_shows_everywhere(page: Page, queue: str) -> None:
     assert len(page.api.lease(queue)) == 1
 
 
-def test_a_message_is_deleted(page: Page, queue: str) -> None:
+def test_delete_of_one_message_leaves_the_others(page: Page, queue: str) -> None:
     keep, drop = page.api.publish(queue, 1, 2)
     page.open(f"/queues/{queue}").live()
     page.click("button.open", drop)
@@ -180,7 +180,7 @@ def test_a_message_is_deleted(page: Page, queue: str) -> None:
     assert page.api.counts(queue)["ready"] == 1
 
 
-def test_purging_asks_for_the_name_and_leaves_other_states_alone(page: Page, queue: str) -> None:
+def test_purge_asks_for_the_queue_name_and_leaves_other_states_alone(page: Page, queue: str) -> None:
     page.api.publish(queue, *range(700))
     page.api.lease(queue, 5)
     page.open(f"/queues/{queue}").live()
@@ -196,7 +196,7 @@ def test_purging_asks_for_the_name_and_leaves_other_states_alone(page: Page, que
     page.count("leased", 5)
 
 
-def test_a_queue_is_deleted_by_its_name(page: Page, queue: str) -> None:
+def test_delete_of_a_queue_asks_for_its_name_and_drops_its_messages(page: Page, queue: str) -> None:
     page.api.publish(queue, 1, 2)
     page.open(f"/queues/{queue}").live()
     page.click("button", "Delete queue…")
@@ -209,12 +209,12 @@ def test_a_queue_is_deleted_by_its_name(page: Page, queue: str) -> None:
     assert page.browser.url.endswith("#/")
 
 
-def test_a_queue_that_is_not_there_says_how_to_make_it(page: Page, queue: str) -> None:
+def test_queue_page_of_a_missing_queue_reports_that_it_is_not_there(page: Page, queue: str) -> None:
     page.open(f"/queues/{queue}").live()
     page.find(".empty", "This queue is not there")
 
 
-def test_messages_are_found_by_a_filter_and_a_wrong_one_is_pointed_at(page: Page, queue: str) -> None:
+def test_filter_finds_messages_and_a_wrong_filter_is_marked(page: Page, queue: str) -> None:
     page.api.publish(queue, *({"to": name, "n": n} for n, name in enumerate(["ann", "bob", "ann"])))
     page.open(f"/queues/{queue}").live()
     page.find("tr", '"n":2')
@@ -232,7 +232,7 @@ def test_messages_are_found_by_a_filter_and_a_wrong_one_is_pointed_at(page: Page
     page.find(".filter-wrong mark", "atempt")
 
 
-def test_pages_of_messages(page: Page, queue: str) -> None:
+def test_paging_through_messages_goes_forward_and_back(page: Page, queue: str) -> None:
     ids = page.api.publish(queue, *range(120))
     page.open(f"/queues/{queue}").live()
     page.find("button.open", ids[0])
@@ -246,7 +246,7 @@ def test_pages_of_messages(page: Page, queue: str) -> None:
     page.gone("button.open", ids[119])
 
 
-def test_the_history_of_a_message_that_failed(page: Page, queue: str, browser: Browser) -> None:
+def test_history_of_a_failed_message_shows_its_reason_and_steps(page: Page, queue: str, browser: Browser) -> None:
     [id] = page.api.publish(queue, json.loads('{"a": [1, {"b": null}]}'))
     page.api.bury(queue, 1, "REJECTED", "no such\naddress")
     page.open(f"/queues/{queue}/dead-letters?message={id}").live()

@@ -19,7 +19,7 @@ export default {
 DOCUMENT = Path(__file__).parents[2] / "docs" / "dashboard.md"
 
 
-def test_the_page_of_the_document_works_as_it_stands_and_one_without_its_thing_is_not_offered(
+def test_extension_page_of_the_docs_works_as_written_and_a_page_without_its_route_is_hidden(
     browser: Browser, tmp_path: Path
 ) -> None:
     package = tmp_path / "with-a-page" / "yirangmq"

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.process
 CARD = {"state": "running", "source": "topic:orders", "target": "queue:work", "rows": 1234, "position": 9, "lag": 56789}
 
 
-def test_a_pipeline_is_shown_with_its_lag_and_its_last_error(page: Page, queue: str) -> None:
+def test_pipelines_page_shows_the_lag_and_the_last_error(page: Page, queue: str) -> None:
     name = f"{queue}-pipe"
     page.api("PUT", f"pipelines/{name}", CARD)
     page.open("/pipelines").live()

@@ -8,7 +8,7 @@ pytestmark = pytest.mark.process
 AREA = ".policy-edit textarea"
 
 
-def test_an_error_is_shown_at_its_field_and_a_good_policy_is_saved(page: Page, queue: str) -> None:
+def test_policy_editor_shows_an_error_at_its_field_and_saves_a_good_policy(page: Page, queue: str) -> None:
     page.open(f"/queues/{queue}/policy").live()
     page.find(".in-force", '"visibilityTimeoutSec": 30')
     page.forgive("400")
@@ -35,7 +35,7 @@ def test_an_error_is_shown_at_its_field_and_a_good_policy_is_saved(page: Page, q
     page.find("h2", "In force")
 
 
-def test_what_is_not_json_is_pointed_at(page: Page, queue: str) -> None:
+def test_policy_editor_marks_invalid_json_and_reverts(page: Page, queue: str) -> None:
     page.open(f"/queues/{queue}/policy").live()
     page.find(".in-force", "visibilityTimeoutSec")
     page.edit(AREA, '{\n  "ttlSec": 60,\n}')
@@ -47,7 +47,7 @@ def test_what_is_not_json_is_pointed_at(page: Page, queue: str) -> None:
     assert page.find(AREA).get("value") == "{}"
 
 
-def test_back_to_the_defaults(page: Page, queue: str) -> None:
+def test_policy_editor_goes_back_to_the_defaults(page: Page, queue: str) -> None:
     page.api("PUT", f"queues/{queue}/policy", {"ttlSec": 5, "schedules": []})
     page.open(f"/queues/{queue}/policy").live()
     page.find(".in-force .differs", '"ttlSec": 5')
@@ -58,7 +58,7 @@ def test_back_to_the_defaults(page: Page, queue: str) -> None:
     assert page.api("GET", f"queues/{queue}/policy")["set"] is None
 
 
-def test_an_error_deep_in_a_list_is_found(page: Page, queue: str) -> None:
+def test_policy_editor_marks_an_error_deep_in_a_list(page: Page, queue: str) -> None:
     page.open(f"/queues/{queue}/policy").live()
     page.find(".in-force", "visibilityTimeoutSec")
     page.forgive("400")

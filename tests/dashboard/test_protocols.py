@@ -48,7 +48,7 @@ def order_and_fail(page: Page) -> str:
 
 
 @pytest.mark.parametrize("fail", [lease_and_refuse, order_and_fail])
-def test_publish_by_command_fail_over_http_redrive_in_the_dashboard_ack_over_the_socket(
+def test_protocols_share_a_message_from_cli_publish_to_http_failure_dashboard_redrive_and_socket_ack(
     fail: Callable[[Page], str], browser: Browser, tmp_path: Path
 ) -> None:
     with daemon(tmp_path, "--http", "127.0.0.1:0") as server:

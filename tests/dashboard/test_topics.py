@@ -7,7 +7,7 @@ from tests.support.dashboard import EVIL, Page, safe
 pytestmark = pytest.mark.process
 
 
-def test_topics_subscribers_and_bridges_with_their_lag(page: Page, queue: str) -> None:
+def test_topics_page_lists_subscribers_and_bridges_with_their_lag(page: Page, queue: str) -> None:
     page.api("POST", f"topics/{queue}/records", [1, 2, 3])
     page.api("PUT", f"cursors/{queue}", {"sequence": 1, "epoch": page.api("GET", "log")["epoch"]})
     page.api("POST", "bridges", {"name": "bridge-1", "queue": f"{queue}-q", "topics": [queue], "start": "beginning"})
@@ -28,7 +28,7 @@ def test_topics_subscribers_and_bridges_with_their_lag(page: Page, queue: str) -
     page.find("h1", queue)
 
 
-def test_records_appear_as_they_are_published_and_can_be_held(page: Page, queue: str) -> None:
+def test_topic_tail_shows_records_as_they_are_published_and_can_be_held(page: Page, queue: str) -> None:
     page.api("POST", f"topics/{queue}/records", [{"payload": {"n": 1}, "key": "ann", "headers": {"site": "north"}}])
     page.open(f"/topics/{queue}").live()
     page.find(".tail tr", '{"n": 1}')
@@ -48,7 +48,7 @@ def test_records_appear_as_they_are_published_and_can_be_held(page: Page, queue:
     assert sequences == ["5", "4", "3", "2", "1"]
 
 
-def test_a_record_is_published_from_the_keyboard(page: Page, queue: str) -> None:
+def test_topic_record_is_published_from_the_keyboard(page: Page, queue: str) -> None:
     page.forgive("400")
     page.open(f"/topics/{queue}").live()
     page.find("p.muted", "It has no record yet")
@@ -66,13 +66,13 @@ def test_a_record_is_published_from_the_keyboard(page: Page, queue: str) -> None
     assert (record["key"], record["headers"]) == ("ann", {"site": "north"})
 
 
-def test_a_name_that_cannot_be_is_told(page: Page) -> None:
+def test_topic_name_that_is_not_allowed_is_reported(page: Page) -> None:
     page.forgive("400")
     page.open("/topics/no%20name").live()
     page.find(".tail-part p", "is not allowed")
 
 
-def test_what_is_in_a_record_stays_text(page: Page, queue: str) -> None:
+def test_xss_in_a_topic_record_is_shown_as_text(page: Page, queue: str) -> None:
     page.api("POST", f"topics/{queue}/records", {"payload": {EVIL: EVIL}, "key": EVIL, "headers": {EVIL: EVIL}})
     page.open(f"/topics/{queue}").live()
     page.find(".tail td", "<img src=x")

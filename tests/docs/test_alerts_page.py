@@ -21,7 +21,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text()
 JSON = [json.loads(text) for text in code_blocks(PAGE, "json")]
 
 
-def test_the_table_of_rules_is_the_table_of_the_program() -> None:
+def test_alerts_page_lists_every_rule_with_its_limit_levels_and_text() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
     told = {name: cells for name, *cells in rows if name in RULES}
     for name, rule in RULES.items():
@@ -31,13 +31,13 @@ def test_the_table_of_rules_is_the_table_of_the_program() -> None:
     assert f"| `{STORM}` |" in PAGE
 
 
-def test_every_notice_sink_and_count_stands_there() -> None:
+def test_alerts_page_lists_every_notice_sink_kind_and_counter() -> None:
     assert re.findall(r"^\| `(\w+)` \| (?:the fault|it |somebody)", PAGE, re.MULTILINE) == [*NoticeKind]
     assert [kind for kind in KINDS if f"| `{kind}` |" not in PAGE] == []
     assert [name for name in COUNTER_NAMES if f"`{name}`" not in PAGE] == []
 
 
-def test_the_settings_can_be_read_and_their_defaults_are_the_defaults() -> None:
+def test_alerts_page_settings_load_and_its_defaults_are_those_in_force() -> None:
     settings, _ = JSON
     assert [sink.kind for sink in load(settings, {}, {}).alerts.sinks] == ["email", "webhook", "command"]
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| [^|]+ \|$", PAGE, re.MULTILINE)
@@ -60,7 +60,7 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def test_the_notice_has_the_members_that_notices_have() -> None:
+def test_alerts_page_notice_has_exactly_the_members_of_a_notice() -> None:
     told = JSON[1]
     alert = Alert(id="1", rule="a", subject="", level=Level.INFO, text="", opened_at=0, seen_at=0)
     assert list(told) == ["notice", "at", "node", "alert"]
@@ -68,7 +68,7 @@ def test_the_notice_has_the_members_that_notices_have() -> None:
 
 
 @pytest.mark.process
-def test_the_commands_run(tmp_path: Path) -> None:
+def test_alerts_page_commands_run(tmp_path: Path) -> None:
     [block] = code_blocks(PAGE, "sh")
     first, *commands = block.splitlines()
     assert first == "yirangmq serve &"

@@ -14,12 +14,12 @@ from yirangmq.core.bridges import BridgeState
 PAGE = (Path(__file__).parents[2] / "docs" / "bridges.md").read_text()
 
 
-def test_every_state_stands_there() -> None:
+def test_bridges_page_lists_every_bridge_state() -> None:
     assert re.findall(r"^\| `(\w+)` \| ", PAGE, re.MULTILINE) == [*BridgeState]
 
 
 @pytest.mark.process
-def test_the_commands_do_what_the_page_says(tmp_path: Path) -> None:
+def test_bridges_page_commands_do_as_the_page_says(tmp_path: Path) -> None:
     [block] = code_blocks(PAGE, "sh")
     first, *commands = block.splitlines()
     assert first == "yirangmq serve &"

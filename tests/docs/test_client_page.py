@@ -23,24 +23,24 @@ def run(*words: str, folder: Path, stdin: str = "") -> str:
 
 
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
-def test_the_programs_of_the_page_run(number: int, folder: Path) -> None:
+def test_client_page_programs_run(number: int, folder: Path) -> None:
     run("-W", "error", "-c", PROGRAMS[number], folder=folder)
 
 
-def test_lines_are_published_and_taken_as_the_examples_say(folder: Path) -> None:
+def test_client_page_publish_and_subscribe_examples_transfer_every_line(folder: Path) -> None:
     lines = "".join(f"line {n}\n" for n in range(200))
     publish, subscribe = ROOT / "examples" / "publish.py", ROOT / "examples" / "subscribe.py"
     assert run(str(publish), SOCKET, "lines", folder=folder, stdin=lines) == "200 on disk\n"
     assert run(str(subscribe), SOCKET, "lines", folder=folder) == lines
 
 
-def test_the_tasks_of_the_asyncio_example_share_the_work(folder: Path) -> None:
+def test_client_page_asyncio_example_shares_the_work_among_its_tasks(folder: Path) -> None:
     said = run(str(ROOT / "examples" / "asyncio_client.py"), SOCKET, folder=folder)
     assert said.endswith("\n30 done\n")
     assert "12 squared is 144\n" in said
 
 
-def test_the_numbers_of_the_page_are_those_in_force() -> None:
+def test_client_page_numbers_are_those_in_force() -> None:
     assert f"`timeout` seconds ({connect.TIMEOUT:g})" in PAGE
     assert f"`retries` times ({connect.RETRIES}; {connect.FAILOVER_RETRIES} with several addresses)" in PAGE
     assert f"waits {connection.BACKOFF.first:g} seconds" in PAGE

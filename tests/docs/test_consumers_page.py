@@ -31,40 +31,40 @@ def run(*words: str, folder: Path, stdin: str = "") -> str:
 
 
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
-def test_the_programs_of_the_page_run(number: int, tmp_path: Path) -> None:
+def test_consumers_page_programs_run(number: int, tmp_path: Path) -> None:
     run(sys.executable, "-c", PROGRAMS[number], folder=tmp_path)
 
 
-def test_the_first_program_says_what_it_did(tmp_path: Path) -> None:
+def test_consumers_page_first_program_prints_the_mail_it_handled(tmp_path: Path) -> None:
     assert run(sys.executable, "-c", PROGRAMS[0], folder=tmp_path) == "mail to ann@example.org\n"
 
 
-def test_a_handler_runs_from_the_command_line_as_shown(tmp_path: Path) -> None:
+def test_consumers_page_handler_runs_from_the_command_line_as_shown(tmp_path: Path) -> None:
     assert run("/bin/sh", "-e", "-c", SCRIPTS["handler"], folder=tmp_path).endswith("mail to ann@example.org\n1 done\n")
 
 
-def test_a_program_runs_from_the_command_line_as_shown(tmp_path: Path) -> None:
+def test_consumers_page_exec_program_runs_from_the_command_line_as_shown(tmp_path: Path) -> None:
     assert run("/bin/sh", "-e", "-c", SCRIPTS["exec"], folder=tmp_path).endswith("\n1 done\n")
 
 
-def test_a_group_waits_as_shown(tmp_path: Path) -> None:
+def test_consumers_page_group_holds_its_second_message_as_shown(tmp_path: Path) -> None:
     shown = run("/bin/sh", "-e", "-c", SCRIPTS["groups"], folder=tmp_path)
     assert re.findall(r'"order": (\d)', shown) == ["1", "3"]
 
 
-def test_a_message_reaches_the_consumer_it_is_for_as_shown(tmp_path: Path) -> None:
+def test_consumers_page_message_reaches_its_target_consumer_as_shown(tmp_path: Path) -> None:
     shown = run("/bin/sh", "-e", "-c", SCRIPTS["targets"], folder=tmp_path)
     assert shown.count('{"do": "restart"}') == 1
 
 
-def test_the_numbers_of_the_page_are_those_in_force() -> None:
+def test_consumers_page_numbers_are_those_in_force() -> None:
     assert [f"| {code} " in PAGE for code in MEANING] == [True] * len(MEANING)
     assert f"last {TAIL} bytes" in PAGE
     assert f"{consume.DRAIN_SECONDS:g} if you say nothing" in PAGE
     assert f"({consume.GRACE_SECONDS:g} if you say nothing)" in PAGE
 
 
-def test_every_member_of_a_delivery_is_explained() -> None:
+def test_consumers_page_explains_every_member_of_a_delivery() -> None:
     members = [name for name in dir(HandlerDelivery) if not name.startswith("_") and name != "envelope_json"]
     assert [name for name in members if f"`{name}`" not in PAGE and f"`{name}()`" not in PAGE] == []
 
@@ -72,7 +72,7 @@ def test_every_member_of_a_delivery_is_explained() -> None:
 # -- examples ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_worker_sends_tries_again_and_rejects(tmp_path: Path) -> None:
+def test_worker_example_sends_retries_and_rejects(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'mail.db'}"
     people = ["ann@example.org", "bo@busy.example", "nobody", "x"]
     with yirangmq.open(url) as queues:
@@ -85,7 +85,7 @@ def test_the_worker_sends_tries_again_and_rejects(tmp_path: Path) -> None:
     assert [look.message.reason for look in looks] == ["", "HANDLER_ERROR", "REJECTED", "VALIDATION_ERROR"]
 
 
-def test_the_legacy_script_files_what_it_can(tmp_path: Path) -> None:
+def test_legacy_script_example_files_valid_invoices_and_rejects_others(tmp_path: Path) -> None:
     shutil.copy(ROOT / "examples" / "legacy.sh", tmp_path / "legacy.sh")
     with yirangmq.open(f"sqlite:{tmp_path / 'yirang.db'}") as queues:
         good = queues.publish("invoices", {"number": 17}).id

@@ -16,20 +16,20 @@ from yirangmq.core.events import DeliveryStatus
 PAGE = (Path(__file__).parents[2] / "docs" / "dispatch.md").read_text()
 
 
-def test_every_strategy_and_every_status_stands_there() -> None:
+def test_dispatch_page_lists_every_strategy_and_every_status() -> None:
     rows = re.findall(r"^\| `(\w+)` \| ", PAGE, re.MULTILINE)
     assert sorted(rows) == sorted([*Strategy, *DeliveryStatus])
     assert set(MEANING) == set(Strategy)
 
 
-def test_the_settings_of_the_page_are_settings() -> None:
+def test_dispatch_page_settings_load() -> None:
     [settings] = [one for one in code_blocks(PAGE, "json") if '"programs"' in one]
     found = load(json.loads(settings), {}, {})
     assert [program.name for program in found.programs] == ["ATMH", "JETCO", "EPSCO"]
 
 
 @pytest.mark.process
-def test_the_commands_do_what_the_page_says(tmp_path: Path) -> None:
+def test_dispatch_page_commands_do_as_the_page_says(tmp_path: Path) -> None:
     lines = [line for block in code_blocks(PAGE, "sh") for line in block.splitlines()]
     assert lines.pop(0) == "yirangmq serve &"
     said = {}

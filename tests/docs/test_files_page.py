@@ -22,7 +22,7 @@ def block(language: str) -> str:
 
 
 @pytest.mark.process
-def test_the_commands_run(tmp_path: Path) -> None:
+def test_files_page_commands_run(tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-e", "-c", block("sh")],
@@ -39,7 +39,7 @@ def test_the_commands_run(tmp_path: Path) -> None:
     assert '"record":"outcome"' in done.stdout
 
 
-def test_the_records_are_records() -> None:
+def test_files_page_records_are_valid_and_their_members_explained() -> None:
     accepted, outcome = (read(line.encode()) for line in block("json").splitlines())
     assert payload_of(accepted) == b'{"amount":50}'
     assert {*accepted, *outcome} <= {*re.findall(r"`(\w+)`", PAGE)}
@@ -48,5 +48,5 @@ def test_the_records_are_records() -> None:
 @pytest.mark.parametrize(
     "word", [*JournalRecordKind, *DeliveryResult, "completed", "unconfirmed", "lost", "unfinished", "unsettled"]
 )
-def test_every_word_is_explained(word: str) -> None:
+def test_files_page_explains_every_word_of_kinds_deliveries_and_findings(word: str) -> None:
     assert f"`{word}`" in PAGE

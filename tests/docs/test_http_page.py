@@ -26,7 +26,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
     made.stop()
 
 
-def test_the_commands_of_the_page_run_in_their_order(server: HttpServer, tmp_path: Path) -> None:
+def test_http_page_commands_run_in_their_order(server: HttpServer, tmp_path: Path) -> None:
     (tmp_path / "photo.png").write_bytes(bytes(range(256)))
     here = re.sub(r"^MQ=.*$", f"MQ={server.url}", SCRIPT, flags=re.MULTILINE)
     here = here.replace("curl -s ", f"{curl_command()} -sS --max-time 20 -w '\\n%{{http_code}}\\n' ")

@@ -31,7 +31,7 @@ def test_imports_shown_in_the_documents_work(module: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("package", [yirangmq, cluster, etcd, log], ids=lambda package: str(package.__name__))
-def test_public_names_of_a_package_are_loaded_on_access(package: object) -> None:
+def test_lazy_import_of_a_package_loads_its_public_names_on_access(package: object) -> None:
     names = vars(package)["__all__"]
     assert [name for name in names if getattr(package, name, None) is None] == []
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):

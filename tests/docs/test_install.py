@@ -28,17 +28,17 @@ def _bytes(package: str) -> int:
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
-def test_the_base_install_is_small() -> None:
+def test_base_install_is_at_most_8_packages_and_20_megabytes() -> None:
     packages = _needed()
     assert len(packages) <= 8
     assert sum(_bytes(package) for package in packages) < 20_000_000
 
 
-def test_each_package_of_the_base_install_has_its_reason_on_paper() -> None:
+def test_base_install_has_a_documented_reason_for_each_package() -> None:
     page = (ROOT / "docs/decisions/0001-dependencies.md").read_text()
     assert [package for package in _needed() if package not in page] == []
 
 
-def test_the_lock_names_no_address_and_no_path() -> None:
+def test_requirements_lock_names_no_address_and_no_path() -> None:
     text = (ROOT / "requirements.lock").read_text()
     assert re.search(r"https?://|file:|--index|--find-links|/home/|/root/", text) is None

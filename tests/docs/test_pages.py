@@ -25,13 +25,13 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_links_of_every_page_lead_to_existing_files(page: Path) -> None:
     targets = [target for target, _ in LINK.findall(page.read_text()) if "://" not in target]
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
 @pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
-def test_every_module_that_is_named_is_there(page: str) -> None:
+def test_modules_named_in_the_architecture_and_contributing_pages_exist(page: str) -> None:
     named = set(re.findall(r"\b((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)\b", (ROOT / page).read_text()))
     assert len(named) > 10
     places = (ROOT / "src" / "yirangmq", ROOT)
@@ -39,18 +39,18 @@ def test_every_module_that_is_named_is_there(page: str) -> None:
 
 
 @pytest.mark.parametrize("number", range(len(blocks("docs/python.md", "python"))))
-def test_the_programs_of_the_python_page_run(number: int, tmp_path: Path) -> None:
+def test_python_page_programs_run(number: int, tmp_path: Path) -> None:
     program = blocks("docs/python.md", "python")[number]
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_the_policy_page_shows_the_defaults() -> None:
+def test_policy_page_shows_the_defaults() -> None:
     [shown] = blocks("docs/policy.md", "json")
     assert json.loads(shown) == show_policy(read_policy({}, "telemetry"))
 
 
-def test_every_member_of_a_policy_is_explained() -> None:
+def test_policy_page_explains_every_member_of_a_policy() -> None:
     page = (ROOT / "docs/policy.md").read_text()
     for name, value in show_policy(read_policy({}, "q")).items():
         members = [f"{name}.{inner}" for inner in value] if isinstance(value, dict) and value else [name]
@@ -58,12 +58,12 @@ def test_every_member_of_a_policy_is_explained() -> None:
             assert f"`{member}`" in page or f"`{member.split('.')[-1]}`" in page, member
 
 
-def test_the_envelope_of_the_envelope_page_is_one() -> None:
+def test_envelope_page_example_is_a_valid_envelope() -> None:
     [shown] = blocks("docs/envelope.md", "json")
     assert read_envelope("telemetry", shown.encode(), "x", 0).id == "9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"
 
 
-def test_the_queries_of_the_sqlite_page_run(tmp_path: Path) -> None:
+def test_sqlite_page_queries_run_and_every_table_is_listed(tmp_path: Path) -> None:
     with yirangmq.open(f"sqlite:{tmp_path / 'queue.db'}") as queues:
         queues.publish("telemetry", {"temp": 36.1})
         queues.nack(queues.lease("telemetry")[0].lease_id, "REJECTED")
@@ -77,12 +77,12 @@ def test_the_queries_of_the_sqlite_page_run(tmp_path: Path) -> None:
     database.close()
 
 
-def test_every_error_code_is_documented() -> None:
+def test_error_codes_are_all_documented_on_the_cli_page() -> None:
     page = (ROOT / "docs/cli.md").read_text()
     assert [error.code for error in every_error() if f"`{error.code}`" not in page] == []
 
 
-def test_the_pages_speak_of_the_project_alone() -> None:
+def test_repository_files_mention_nothing_outside_the_project() -> None:
     forbidden = re.compile(
         r"/work/|pypi\.org|files\.pythonhosted|deb\.debian|registry\.npmjs|\bClaude\b|language model", re.I
     )

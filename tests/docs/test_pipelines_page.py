@@ -28,7 +28,7 @@ def lines(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_of_a_page_is_understood(page: str) -> None:
+def test_pipeline_docs_commands_can_be_parsed(page: str) -> None:
     found = [line for line in lines(page) if line.startswith("yirangmq ")]
     assert len(found) > 5
     for line in found:
@@ -36,12 +36,12 @@ def test_every_command_of_a_page_is_understood(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_program_of_a_page_compiles(page: str) -> None:
+def test_pipeline_docs_programs_compile(page: str) -> None:
     for program in code_blocks(PAGES[page], "python"):
         compile(program, page, "exec")
 
 
-def test_every_verb_and_every_step_is_on_the_page() -> None:
+def test_pipelines_page_names_every_verb_and_lists_every_job() -> None:
     page = PAGES["pipelines.md"]
     jobs = ("archive", "compact", "housekeep", "report", "audit", "poison", "replay", "redrive", "load")
     assert {*COMMANDS["pipeline"].subcommands} == {
@@ -61,7 +61,7 @@ def test_every_verb_and_every_step_is_on_the_page() -> None:
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_every_step_is_on_the_page() -> None:
+def test_pipelines_page_lists_every_step() -> None:
     from yirangmq.pipeline import steps
 
     public = [
@@ -75,7 +75,7 @@ def test_every_step_is_on_the_page() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_tutorial_as_it_stands_there(tmp_path: Path) -> None:
+def test_spark_tutorial_and_its_example_run_as_written(tmp_path: Path) -> None:
     served = Served(tmp_path / "server")
     env = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",

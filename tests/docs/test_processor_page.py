@@ -20,12 +20,12 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "processor.md").read_text()
 
 
-def test_every_check_is_explained() -> None:
+def test_processor_page_explains_every_check_and_kind_of_field() -> None:
     assert re.findall(r"^\| `(\w+)` \| ", PAGE, re.MULTILINE) == [*READERS]
     assert [word for word in (*KINDS, *ROOTS, *WRITTEN, *COUNTED) if f"`{word}`" not in PAGE] == []
 
 
-def test_the_documents_of_the_page_are_good() -> None:
+def test_processor_page_settings_and_policy_can_be_read() -> None:
     texts = re.findall(r"```text\n(\{.*?\}|\"processors.*?)\n```", PAGE, re.DOTALL)
     assert len(texts) == 2
     settings = json.loads(f"{{{texts[0]}}}")
@@ -33,14 +33,14 @@ def test_the_documents_of_the_page_are_good() -> None:
     assert read_chain(json.loads(texts[1]), "atmh") is not None
 
 
-def test_the_gateways_keep_digests() -> None:
+def test_integrity_digests_are_on_in_the_gateway_configurations() -> None:
     for name in ("gateway-1.json", "gateway-2.json"):
         config = load(json.loads((ROOT / "deploy" / "pair" / name).read_text()), {}, {})
         assert config.policy_defaults.chains["*"].integrity
 
 
 @pytest.mark.process
-def test_the_commands_do_what_the_page_says(tmp_path: Path) -> None:
+def test_processor_page_commands_do_as_the_page_says(tmp_path: Path) -> None:
     folder = str(Path(sys.executable).parent)
     script = "set -e\n" + "\n".join(code_blocks(PAGE, "sh"))
     environment = {"PATH": f"{folder}:/usr/bin:/bin", "YIRANGMQ_DB": str(tmp_path / "queue.db"), "LANG": "C.UTF-8"}
@@ -55,7 +55,7 @@ def test_the_commands_do_what_the_page_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_the_hook_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processor_page_hook_accepts_and_refuses_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [program] = code_blocks(PAGE, "python")
     (tmp_path / "bank").mkdir()
     (tmp_path / "bank" / "rules.py").write_text(program)

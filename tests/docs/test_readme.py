@@ -37,7 +37,7 @@ def _run(script: str, folder: Path) -> str:
 
 
 @pytest.mark.process
-def test_the_server_and_the_second_terminal(tmp_path: Path) -> None:
+def test_readme_commands_of_the_second_terminal_and_over_http_work_against_the_server(tmp_path: Path) -> None:
     serve, second, web, *_ = _blocks("sh")
     assert serve == "make serve\n"
     command = [sys.executable, "-m", "yirangmq", "serve", "--data", "yirang-data", "--log-format", "text"]
@@ -59,7 +59,7 @@ def test_the_server_and_the_second_terminal(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_the_commands_without_a_server_and_the_program(tmp_path: Path) -> None:
+def test_readme_commands_without_a_server_and_the_program_work(tmp_path: Path) -> None:
     _, _, _, third = _blocks("sh")
     shown = _run(third, tmp_path)
     assert '{"work": 1}' in shown
@@ -71,6 +71,6 @@ def test_the_commands_without_a_server_and_the_program(tmp_path: Path) -> None:
     assert done.stdout == "{'work': 3}\n", done.stderr
 
 
-def test_the_makefile_has_what_the_readme_names() -> None:
+def test_readme_names_only_targets_of_the_makefile() -> None:
     targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"`make ([a-z-]+)`", README)) | {"serve", "test"} <= targets

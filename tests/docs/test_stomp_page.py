@@ -17,7 +17,7 @@ from yirangmq.protocols.stomp.commands import DURABLE_NAMES, HANDLERS, REFUSED_H
 PAGE = (Path(__file__).parents[2] / "docs" / "stomp.md").read_text()
 
 
-def test_the_program_runs(tmp_path: Path) -> None:
+def test_stomp_page_program_runs(tmp_path: Path) -> None:
     [program] = code_blocks(PAGE, "python")
     with live(tmp_path / "d", (AccessGrant("the-token"),)) as server:
         text = program.replace("61613", str(server.port))
@@ -32,5 +32,5 @@ def test_the_program_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "word", [*HANDLERS, *list(REFUSED_HEADERS)[:3], DURABLE_NAMES[0], DELAY, GROUP, KEY, "JMSXDeliveryCount"]
 )
-def test_what_is_understood_is_on_the_page(word: str) -> None:
+def test_stomp_page_names_every_frame_setting_and_header(word: str) -> None:
     assert f"`{word}`" in PAGE

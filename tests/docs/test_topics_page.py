@@ -19,7 +19,7 @@ LINES = [line for block in code_blocks(PAGE, "sh") for line in block.splitlines(
 
 
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
-def test_the_programs_of_the_page_run(number: int, folder: Path) -> None:
+def test_topics_page_programs_run(number: int, folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROGRAMS[number]],
         cwd=folder,
@@ -30,7 +30,7 @@ def test_the_programs_of_the_page_run(number: int, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_commands_of_the_page_run_with_a_server_and_without(folder: Path, tmp_path: Path) -> None:
+def test_topics_page_commands_run_with_a_server_and_without(folder: Path, tmp_path: Path) -> None:
     assert len(LINES) >= 10
     for where in (folder, tmp_path):
         (where / "trades.txt").write_text("one\ntwo\nthree\n")
@@ -41,7 +41,7 @@ def test_the_commands_of_the_page_run_with_a_server_and_without(folder: Path, tm
     assert (tmp_path / "yirang-data" / "topics").is_dir()
 
 
-def test_the_ledger_goes_on_where_it_was(folder: Path) -> None:
+def test_ledger_example_resumes_after_its_last_record(folder: Path) -> None:
     line = [sys.executable, str(ROOT / "examples" / "ledger.py"), "unix:yirang-data/yirangmq.sock", "books", "book.txt"]
     with connect(f"unix:{folder / 'yirang-data' / 'yirangmq.sock'}") as client:
         expected = []
@@ -53,5 +53,5 @@ def test_the_ledger_goes_on_where_it_was(folder: Path) -> None:
             assert (folder / "book.txt").read_text().splitlines() == expected
 
 
-def test_the_numbers_of_the_page_are_those_in_force() -> None:
+def test_topics_page_numbers_are_those_in_force() -> None:
     assert f"every {topics.RECONNECT:g} seconds" in PAGE

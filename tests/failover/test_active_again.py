@@ -50,7 +50,7 @@ def switch(two: Pair, to: str) -> None:
     two.wait_for(to)
 
 
-def test_active_then_standby_then_active_again(tmp_path: Path) -> None:
+def test_failover_of_a_node_that_becomes_active_again_resumes_all_its_work(tmp_path: Path) -> None:
     """Bridges, webhooks, delayed messages, waiting consumers, topics and their followers, STOMP."""
     bridges = [{"name": "feed", "topics": ["prices"], "queue": "bridged"}]
     with receiver() as hook, pair(tmp_path, "--bridges", json.dumps(bridges), "--events-topic", "events") as two:

@@ -36,7 +36,7 @@ def printed(two: Pair, name: str, command: str, *words: str) -> bool:
     return all(word in done.stdout + done.stderr for word in words)
 
 
-def test_health_peer_silent_and_alerts_tell_of_a_dead_node_until_its_return(tmp_path: Path) -> None:
+def test_health_peer_silent_and_alerts_report_a_dead_node_until_its_return(tmp_path: Path) -> None:
     """On a machine that stands still now and then a node may stand down by itself and take over again: each of these
     is so sooner or later."""
     with pair(tmp_path, "--alerts", SETTINGS) as two:

@@ -50,7 +50,7 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize("fault", [killed, *(pytest.param(fault, marks=SLOW) for fault in (frozen, switched))])
-def test_a_stomp_client_goes_on_at_the_other_node(tmp_path: Path, fault: Callable[[Pair], None]) -> None:
+def test_failover_moves_a_stomp_client_to_the_other_node(tmp_path: Path, fault: Callable[[Pair], None]) -> None:
     with pair(tmp_path) as two, programs(two.begin()) as program:
         program.send("before")
         until(lambda: b"before" in program.got)
@@ -69,7 +69,7 @@ def took_over(two: Pair, name: str) -> float:
 
 
 @pytest.mark.parametrize("fault", [frozen, pytest.param(killed, marks=SLOW)])
-def test_our_client_goes_on_at_the_other_node(tmp_path: Path, fault: Callable[[Pair], None]) -> None:
+def test_failover_moves_clients_of_our_library_to_the_other_node(tmp_path: Path, fault: Callable[[Pair], None]) -> None:
     """One that asks, one that waits for messages and one that follows a topic, none of which would wait any less than
     ten minutes for an answer."""
     with pair(tmp_path) as two:
@@ -126,7 +126,7 @@ def following(client: Any) -> Any:
     return client.topics.subscribe("prices", new_epoch="follow")
 
 
-def test_a_client_whose_first_address_is_the_standby_publishes_to_the_active_node(tmp_path: Path) -> None:
+def test_failover_client_whose_first_address_is_the_standby_publishes_to_the_active_node(tmp_path: Path) -> None:
     with pair(tmp_path) as two:
         two.begin()
         turned = f"tcp://127.0.0.1:{two.tcp['b']},127.0.0.1:{two.tcp['a']}"

@@ -21,7 +21,7 @@ from yirangmq.core.errors import Unavailable
 pytestmark = pytest.mark.process
 
 
-def test_the_active_node_is_killed_and_comes_back(tmp_path: Path) -> None:
+def test_takeover_of_a_killed_active_node_makes_it_standby_when_it_comes_back(tmp_path: Path) -> None:
     with pair(tmp_path) as two, connect(two.begin().addresses) as client:
         client.publish("work", NewMessage(payload=b"before", id="before"))
         two.nodes["a"].kill()
@@ -40,7 +40,7 @@ def test_the_active_node_is_killed_and_comes_back(tmp_path: Path) -> None:
         assert back["backlog"] == {"work": 1}, "what was confirmed is still on its node's disk, and told"
 
 
-def test_the_active_node_is_frozen_and_wakes(tmp_path: Path) -> None:
+def test_takeover_of_a_frozen_active_node_makes_it_stand_down_when_it_wakes(tmp_path: Path) -> None:
     with pair(tmp_path) as two:
         two.begin()
         frozen = two.nodes["a"]
@@ -57,7 +57,7 @@ def test_the_active_node_is_frozen_and_wakes(tmp_path: Path) -> None:
         assert two.history("b", "stood-down") == []
 
 
-def test_the_cable_is_cut_both_ways_and_mended(tmp_path: Path) -> None:
+def test_failover_after_a_full_cut_ends_with_the_higher_term_and_reports_the_overlap(tmp_path: Path) -> None:
     """Without a witness both serve, which nobody can prevent; when they hear each other again the older term stands
     down, and says which messages it took in meanwhile."""
     with pair(tmp_path) as two:
@@ -83,7 +83,7 @@ def test_the_cable_is_cut_both_ways_and_mended(tmp_path: Path) -> None:
         assert two.status("b")["backlog"] == {"work": 2}
 
 
-def test_a_full_cut_under_load_is_reported_message_by_message(tmp_path: Path) -> None:
+def test_failover_after_a_full_cut_under_load_reports_each_message_of_the_overlap(tmp_path: Path) -> None:
     """Programs at both nodes go on; each message that the node with the older term took in meanwhile is in its report,
     both journals are kept, and once adopted everything is handed out once."""
     with pair(tmp_path) as two:
@@ -106,7 +106,7 @@ def test_a_full_cut_under_load_is_reported_message_by_message(tmp_path: Path) ->
         check_nothing_is_lost(two, traffic)
 
 
-def test_the_cable_is_cut_one_way(tmp_path: Path) -> None:
+def test_failover_with_the_link_cut_one_way_leaves_one_node_active(tmp_path: Path) -> None:
     with pair(tmp_path) as two:
         two.begin()
         two.cable.cut("b")
@@ -119,7 +119,7 @@ def test_the_cable_is_cut_one_way(tmp_path: Path) -> None:
         assert two.status("a")["role"] == "STANDBY", "it heard the higher term"
 
 
-def test_heartbeats_are_lost_and_late_and_nothing_follows(tmp_path: Path) -> None:
+def test_heartbeat_loss_and_delay_cause_no_takeover(tmp_path: Path) -> None:
     """A machine on which a node cannot answer in time is given a slower pair: with one that it can, nothing follows."""
     for times in (1, 5, 20):
         (tmp_path / f"{times}").mkdir()
@@ -146,7 +146,7 @@ def _nothing_follows(folder: Path, interval: float) -> bool:
         return two.history("b", "took-over") == []
 
 
-def test_both_are_started_together_and_power_comes_back_in_either_order(tmp_path: Path) -> None:
+def test_failover_start_together_or_in_either_order_gives_one_active_node_and_a_new_term(tmp_path: Path) -> None:
     with pair(tmp_path) as two:
         two.start()
         until(lambda: two.works("a") or two.works("b"))
@@ -165,7 +165,7 @@ def test_both_are_started_together_and_power_comes_back_in_either_order(tmp_path
         assert terms == sorted(set(terms)), "no term is used twice"
 
 
-def test_a_node_stopped_by_hand_is_replaced_only_by_order(tmp_path: Path) -> None:
+def test_takeover_of_a_node_stopped_by_hand_happens_only_by_order(tmp_path: Path) -> None:
     with pair(tmp_path) as two:
         two.begin()
         assert two.nodes["a"].stop() == 0
@@ -180,7 +180,7 @@ def test_a_node_stopped_by_hand_is_replaced_only_by_order(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("blind", ["a", "b"])
-def test_with_a_witness_at_most_one_works_while_the_cable_is_cut(tmp_path: Path, blind: str) -> None:
+def test_witness_lets_at_most_one_node_work_while_the_link_is_cut(tmp_path: Path, blind: str) -> None:
     """The witness is a file; a node that cannot read it has none of it."""
     (tmp_path / "shared").mkdir()
     for name in ("a", "b"):
@@ -244,7 +244,7 @@ class Watch:
 
 
 @pytest.mark.slow
-def test_with_the_true_intervals_the_service_is_back_within_twenty_seconds(tmp_path: Path) -> None:
+def test_takeover_with_five_second_heartbeats_restores_the_service_within_twenty_seconds(tmp_path: Path) -> None:
     with pair(tmp_path, "--pair-interval-seconds", "5", "--pair-cooldown-seconds", "30") as two:
         with connect(two.begin().addresses) as client:
             two.nodes["a"].kill()

@@ -11,7 +11,7 @@ from yirangmq.failover.state_file import FailoverStateFolder
 from yirangmq.failover.witness import FileWitness
 
 
-def test_the_term_is_there_again(tmp_path: Path) -> None:
+def test_failover_term_survives_a_restart(tmp_path: Path) -> None:
     memory = FailoverStateFolder(tmp_path / "pair")
     assert memory.term() == 0
     memory.save(7)
@@ -20,13 +20,13 @@ def test_the_term_is_there_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"term": "7"}', '{"term": -1}', "[]"])
-def test_a_term_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path, text: str) -> None:
+def test_failover_term_that_is_unreadable_is_an_error_and_not_taken_for_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "term.json").write_text(text)
     with pytest.raises(StoreDamaged, match=r"term\.json"):
         FailoverStateFolder(tmp_path).term()
 
 
-def test_the_history_grows_and_survives_a_torn_line(tmp_path: Path) -> None:
+def test_failover_history_grows_and_survives_a_torn_line(tmp_path: Path) -> None:
     memory = FailoverStateFolder(tmp_path)
     assert memory.history(5) == []
     for number in range(4):
@@ -38,7 +38,7 @@ def test_the_history_grows_and_survives_a_torn_line(tmp_path: Path) -> None:
     assert [line["term"] for line in memory.history(2)] == [3, 4]
 
 
-def test_one_holds_the_witness_until_it_is_not_renewed(tmp_path: Path) -> None:
+def test_witness_file_is_held_by_one_node_until_it_is_not_renewed(tmp_path: Path) -> None:
     clock = MillisecondClock()
     a, b = (FileWitness(tmp_path / "witness", WitnessView(name, 1000), clock) for name in ("a", "b"))
     assert b.exchange(WitnessRequest.WATCH, 0)[0] is Witness.THEIRS, "none is not free before the time-out is over"
@@ -58,7 +58,7 @@ def test_one_holds_the_witness_until_it_is_not_renewed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"holder": "a"}'])
-def test_a_witness_that_cannot_be_read_says_nothing(tmp_path: Path, text: str) -> None:
+def test_witness_file_that_is_unreadable_counts_as_away(tmp_path: Path, text: str) -> None:
     clock = MillisecondClock()
     (tmp_path / "witness").write_text(text)
     assert (

@@ -72,7 +72,7 @@ class Load:
         assert self.trouble == []
 
 
-def test_a_switch_by_hand_under_load_loses_nothing(tmp_path: Path) -> None:
+def test_switch_by_hand_under_load_loses_nothing(tmp_path: Path) -> None:
     with pair(tmp_path) as two:
         two.begin()
         load = Load(two)
@@ -98,7 +98,7 @@ def is_open(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_a_standby_refuses_work_at_every_door_and_names_the_active_node(tmp_path: Path) -> None:
+def test_standby_refuses_work_over_every_protocol_and_names_the_active_node(tmp_path: Path) -> None:
     with pair(tmp_path) as two:
         two.begin()
         active = f"the active node is a at tcp://127.0.0.1:{two.tcp['a']}, http://127.0.0.1:{two.http['a']}"
@@ -134,7 +134,7 @@ def test_a_standby_refuses_work_at_every_door_and_names_the_active_node(tmp_path
         assert two.status("b")["backlog"] == {}
 
 
-def test_a_subscriber_and_a_waiting_consumer_follow_the_work(tmp_path: Path) -> None:
+def test_switch_lets_a_subscribed_consumer_continue_at_the_other_node(tmp_path: Path) -> None:
     with pair(tmp_path) as two:
         two.begin()
         got: list[str] = []
@@ -176,7 +176,7 @@ def page_runs(two: Pair, store: str) -> None:
         assert done.returncode == (4 if "switch" in words else 0), (line, done)
 
 
-def test_the_backlog_of_a_dead_node_is_adopted_once(tmp_path: Path) -> None:
+def test_adoption_of_the_backlog_of_a_dead_node_delivers_each_message_once(tmp_path: Path) -> None:
     with pair(tmp_path) as two, connect(two.begin().addresses) as client:
         for n in range(3):
             client.publish("work", NewMessage(payload=b"\x00\xff" * n, id=f"m{n}"))
@@ -206,7 +206,7 @@ def test_the_backlog_of_a_dead_node_is_adopted_once(tmp_path: Path) -> None:
         assert [event["messages"] for event in two.history("b", "adopted")] == [2, 0, 0]
 
 
-def test_adopting_from_a_node_that_runs_is_refused(tmp_path: Path) -> None:
+def test_adoption_from_a_running_node_is_refused(tmp_path: Path) -> None:
     with pair(tmp_path) as two:
         two.begin()
         refused = two.command("a", "adopt", two.nodes["b"].url, "--node", "b")
@@ -215,7 +215,7 @@ def test_adopting_from_a_node_that_runs_is_refused(tmp_path: Path) -> None:
         assert two.command("a", "adopt", "sqlite:/nowhere/queue.db", "--node", "b").returncode == 3
 
 
-def test_what_an_operator_sees(tmp_path: Path) -> None:
+def test_cli_pair_shows_status_and_history_and_refuses_a_switch_without_a_peer(tmp_path: Path) -> None:
     with pair(tmp_path) as two:
         two.begin()
         status = json.loads(two.command("b", "status").stdout)
@@ -234,7 +234,7 @@ def test_what_an_operator_sees(tmp_path: Path) -> None:
         assert "stopped" in text
 
 
-def test_a_store_whose_adoption_was_broken_off_is_not_served(tmp_path: Path) -> None:
+def test_adoption_that_was_broken_off_keeps_the_store_from_being_served(tmp_path: Path) -> None:
     from yirangmq import open as open_queues
     from yirangmq.broker.housekeeping import ADOPTION_MARK
 
@@ -246,7 +246,7 @@ def test_a_store_whose_adoption_was_broken_off_is_not_served(tmp_path: Path) -> 
     assert "pair adopt" in done.stderr
 
 
-def test_a_consumer_process_goes_on_at_the_other_node(tmp_path: Path) -> None:
+def test_failover_moves_a_consumer_process_to_the_other_node(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.touch()
     with pair(tmp_path) as two:

@@ -48,7 +48,9 @@ def node(
         thread.shutdown()
 
 
-def test_one_holds_it_until_it_is_not_renewed(node: Callable[[str], Exchange], clock: MillisecondClock) -> None:
+def test_witness_key_is_held_by_one_node_until_it_is_not_renewed(
+    node: Callable[[str], Exchange], clock: MillisecondClock
+) -> None:
     a, b = node("a"), node("b")
     assert b(WitnessRequest.WATCH, 0)[0] is Witness.THEIRS, "none is not free before the time-out is over"
     clock.ms = TIMEOUT + 1
@@ -66,7 +68,7 @@ def test_one_holds_it_until_it_is_not_renewed(node: Callable[[str], Exchange], c
     assert b(WitnessRequest.HOLD, 3)[0] is Witness.OURS, "given back is free at once"
 
 
-def test_of_two_who_take_it_at_the_same_moment_one_has_it(
+def test_witness_key_taken_by_two_nodes_at_the_same_moment_goes_to_one_of_them(
     node: Callable[[str], Exchange], clock: MillisecondClock
 ) -> None:
     nodes = [node(name) for name in ("a", "b")]
@@ -81,7 +83,7 @@ def test_of_two_who_take_it_at_the_same_moment_one_has_it(
             one(WitnessRequest.RELEASE, round)
 
 
-def test_a_key_that_vanishes_is_waited_for_and_the_term_stays(
+def test_witness_key_that_vanishes_is_free_only_after_the_timeout_and_keeps_its_term(
     etcd: EtcdCluster, node: Callable[[str], Exchange], clock: MillisecondClock, request: pytest.FixtureRequest
 ) -> None:
     a, b = node("a"), node("b")
@@ -95,7 +97,7 @@ def test_a_key_that_vanishes_is_waited_for_and_the_term_stays(
     assert b(WitnessRequest.HOLD, 8)[0] is Witness.OURS
 
 
-def test_an_etcd_that_is_away_says_nothing(clock: MillisecondClock) -> None:
+def test_witness_in_an_unreachable_etcd_counts_as_away(clock: MillisecondClock) -> None:
     key = EtcdWitness("etcd://127.0.0.1:1/x", WitnessView("a", TIMEOUT), FailoverTiming(interval=100), clock)
     try:
         assert key.exchange(WitnessRequest.HOLD, 1) == (Witness.UNREACHABLE, 0, 0)
@@ -103,12 +105,12 @@ def test_an_etcd_that_is_away_says_nothing(clock: MillisecondClock) -> None:
         key.close()
 
 
-def test_a_wrong_address_is_told() -> None:
+def test_witness_address_that_is_invalid_is_refused() -> None:
     with pytest.raises(BadInput, match="pair_witness: 'nonsense' is not one of"):
         EtcdWitness("etcd://h:1/x?nonsense=1", WitnessView("a", 1), PACE, MillisecondClock())
 
 
-def test_without_the_extra_the_server_says_what_to_install(tmp_path: Path) -> None:
+def test_witness_in_etcd_without_the_extra_says_what_to_install(tmp_path: Path) -> None:
     """grpc is not to be found: as after an install without it."""
     (tmp_path / "grpc").mkdir()
     (tmp_path / "grpc" / "__init__.py").write_text("raise ImportError('no grpc')\n")
@@ -120,7 +122,9 @@ def test_without_the_extra_the_server_says_what_to_install(tmp_path: Path) -> No
     assert "yirangmq[etcd]" in done.stderr
 
 
-def test_a_pair_whose_witness_is_in_etcd(etcd: EtcdCluster, tmp_path: Path) -> None:
+def test_witness_in_etcd_keeps_one_node_active_and_loses_nothing_through_cut_kill_and_freeze(
+    etcd: EtcdCluster, tmp_path: Path
+) -> None:
     """Cut off from each other one works; killed, the other one takes over; and while the two hear each other they need
     no witness."""
     with pair(tmp_path, "--pair-witness", f"etcd://{','.join(etcd.endpoints)}/gateway") as two:

@@ -39,7 +39,7 @@ def busy(two: Pair, again: float = SERVICE_AGAIN) -> Iterator[Traffic]:
     check_nothing_is_lost(two, traffic)
 
 
-def test_the_active_node_is_killed(tmp_path: Path) -> None:
+def test_takeover_with_a_witness_follows_a_kill_of_the_active_node(tmp_path: Path) -> None:
     with witnessed(tmp_path) as two, busy(two.begin()) as traffic:
         active = two.wait_for_one()
         standby = two.other(active)
@@ -52,7 +52,7 @@ def test_the_active_node_is_killed(tmp_path: Path) -> None:
         two.nodes[active].start()
 
 
-def test_the_active_node_is_frozen_and_wakes(tmp_path: Path) -> None:
+def test_takeover_with_a_witness_follows_a_freeze_and_the_woken_node_stands_down(tmp_path: Path) -> None:
     with witnessed(tmp_path) as two, busy(two.begin()) as traffic:
         active = two.wait_for_one()
         standby = two.other(active)
@@ -64,7 +64,7 @@ def test_the_active_node_is_frozen_and_wakes(tmp_path: Path) -> None:
         assert {"frozen", "term", "witness"} & two.evidence(active, "stood-down").keys()
 
 
-def test_the_cable_is_cut_one_way_the_other_way_and_both_ways(tmp_path: Path) -> None:
+def test_witness_prevents_a_takeover_while_the_link_is_cut_in_one_or_both_directions(tmp_path: Path) -> None:
     with witnessed(tmp_path) as two, busy(two.begin()) as traffic:
         for senders in (("standby",), ("active",), ("active", "standby")):
             active = two.wait_for_one()
@@ -82,7 +82,7 @@ def test_the_cable_is_cut_one_way_the_other_way_and_both_ways(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_heartbeats_are_lost_and_the_link_is_slow(tmp_path: Path) -> None:
+def test_heartbeat_loss_and_a_slow_link_with_a_witness_cause_no_takeover(tmp_path: Path) -> None:
     with witnessed(tmp_path) as two, busy(two.begin()) as traffic:
         for loss, delay in ((0.3, 0.0), (0.0, 2 * INTERVAL)):
             for way in two.cable.ways.values():
@@ -95,7 +95,7 @@ def test_heartbeats_are_lost_and_the_link_is_slow(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_both_are_started_together_and_power_comes_back_in_either_order(tmp_path: Path) -> None:
+def test_failover_with_a_witness_started_together_or_in_either_order_uses_each_term_once(tmp_path: Path) -> None:
     with witnessed(tmp_path) as two:
         for node in two.nodes.values():
             node.launch()
@@ -115,7 +115,7 @@ def test_both_are_started_together_and_power_comes_back_in_either_order(tmp_path
 
 
 @pytest.mark.slow
-def test_a_switch_by_hand_under_load(tmp_path: Path) -> None:
+def test_switch_by_hand_under_load_with_a_witness_has_the_consent_of_the_active_node(tmp_path: Path) -> None:
     with witnessed(tmp_path) as two, busy(two.begin()) as traffic:
         for _ in range(2):
             active = two.wait_for_one()

@@ -19,7 +19,7 @@ def last_steps(world: World, name: str, verdict: FailoverVerdict) -> dict[str, s
 
 
 @both_paces
-def test_a_killed_active_is_replaced_within_four_intervals(pace: FailoverTiming) -> None:
+def test_takeover_of_a_killed_active_node_happens_within_four_intervals(pace: FailoverTiming) -> None:
     world = started(pace)
     world["a"].kill()
     world.pass_time(pace.timeout - INTERVAL)
@@ -33,7 +33,7 @@ def test_a_killed_active_is_replaced_within_four_intervals(pace: FailoverTiming)
 
 
 @both_paces
-def test_the_old_active_comes_back_as_standby(pace: FailoverTiming) -> None:
+def test_failover_brings_the_old_active_node_back_as_standby(pace: FailoverTiming) -> None:
     world = started(pace)
     world["a"].kill()
     world.pass_time(SERVICE_AGAIN)
@@ -44,7 +44,7 @@ def test_the_old_active_comes_back_as_standby(pace: FailoverTiming) -> None:
 
 
 @both_paces
-def test_a_quick_restart_of_the_active_does_not_win(pace: FailoverTiming) -> None:
+def test_takeover_follows_in_spite_of_a_quick_restart_of_the_active_node(pace: FailoverTiming) -> None:
     world = started(pace)
     world["a"].kill()
     world["a"].start()
@@ -55,7 +55,7 @@ def test_a_quick_restart_of_the_active_does_not_win(pace: FailoverTiming) -> Non
 
 
 @both_paces
-def test_a_frozen_active_that_wakes_does_not_work(pace: FailoverTiming) -> None:
+def test_takeover_of_a_frozen_active_node_keeps_it_from_working_when_it_wakes(pace: FailoverTiming) -> None:
     world = started(pace)
     world["a"].is_frozen = True
     world.pass_time(SERVICE_AGAIN)
@@ -68,7 +68,7 @@ def test_a_frozen_active_that_wakes_does_not_work(pace: FailoverTiming) -> None:
 
 
 @both_paces
-def test_a_short_pause_changes_nothing(pace: FailoverTiming) -> None:
+def test_failover_ignores_a_short_pause_of_the_active_node(pace: FailoverTiming) -> None:
     world = started(pace)
     term = world["a"].disk.term
     world["a"].is_frozen = True
@@ -80,7 +80,7 @@ def test_a_short_pause_changes_nothing(pace: FailoverTiming) -> None:
 
 
 @both_paces
-def test_a_node_stopped_by_hand_is_replaced_only_by_order(pace: FailoverTiming) -> None:
+def test_takeover_of_a_node_stopped_by_hand_happens_only_by_order(pace: FailoverTiming) -> None:
     world = started(pace)
     world["a"].stop()
     world.pass_time(30 * INTERVAL)
@@ -92,7 +92,7 @@ def test_a_node_stopped_by_hand_is_replaced_only_by_order(pace: FailoverTiming) 
 
 
 @both_paces
-def test_an_ordered_standby_takes_over_with_consent(pace: FailoverTiming) -> None:
+def test_takeover_by_an_ordered_standby_has_the_consent_of_the_active_node(pace: FailoverTiming) -> None:
     world = started(pace)
     world["b"].failover_node.order(True)
     world.pass_time(2 * INTERVAL)
@@ -105,7 +105,7 @@ def test_an_ordered_standby_takes_over_with_consent(pace: FailoverTiming) -> Non
 
 @both_paces
 @pytest.mark.parametrize("lost", ["a", "b"])
-def test_heartbeats_lost_one_way_while_tcp_answers_change_nothing(pace: FailoverTiming, lost: str) -> None:
+def test_heartbeat_loss_one_way_while_tcp_answers_causes_no_takeover(pace: FailoverTiming, lost: str) -> None:
     world = started(pace)
     world.wires[lost].loss = 1.0
     world.pass_time(30 * INTERVAL)
@@ -113,7 +113,7 @@ def test_heartbeats_lost_one_way_while_tcp_answers_change_nothing(pace: Failover
     assert not [one for _, one in world["b"].decisions if one.verdict is FailoverVerdict.TAKE_OVER]
 
 
-def test_the_way_from_the_active_cut() -> None:
+def test_takeover_follows_a_cut_of_the_link_from_the_active_node() -> None:
     """The standby cannot reach it and takes over; the old one hears the higher term, and stands down."""
     world = started()
     world.cut("a")
@@ -121,7 +121,7 @@ def test_the_way_from_the_active_cut() -> None:
     assert world.active == world.working == ["b"]
 
 
-def test_the_way_from_the_active_cut_changes_nothing_while_it_has_the_witness() -> None:
+def test_witness_of_the_active_node_prevents_a_takeover_after_a_cut_of_the_link_from_it() -> None:
     world = started(WATCHED)
     world.cut("a")
     world.pass_time(30 * INTERVAL)
@@ -129,14 +129,14 @@ def test_the_way_from_the_active_cut_changes_nothing_while_it_has_the_witness() 
 
 
 @both_paces
-def test_the_way_to_the_active_cut_changes_nothing(pace: FailoverTiming) -> None:
+def test_failover_ignores_a_cut_of_the_link_to_the_active_node(pace: FailoverTiming) -> None:
     world = started(pace)
     world.cut("b")
     world.pass_time(20 * INTERVAL)
     assert world.working == ["a"]
 
 
-def test_a_full_cut_without_a_witness_heals_to_the_higher_term_at_once() -> None:
+def test_failover_after_a_full_cut_without_a_witness_heals_to_the_higher_term_at_once() -> None:
     world = started()
     world.cut()
     world.pass_time(SERVICE_AGAIN)
@@ -148,7 +148,7 @@ def test_a_full_cut_without_a_witness_heals_to_the_higher_term_at_once() -> None
 
 
 @pytest.mark.parametrize("holder", NAMES)
-def test_a_full_cut_with_a_witness_leaves_who_can_reach_it(holder: str) -> None:
+def test_witness_in_a_full_cut_leaves_the_node_active_that_can_reach_it(holder: str) -> None:
     world = started(WATCHED)
     world.cut()
     world.other(world[holder]).sees_witness = False
@@ -157,14 +157,14 @@ def test_a_full_cut_with_a_witness_leaves_who_can_reach_it(holder: str) -> None:
     assert not world.both_worked
 
 
-def test_a_full_cut_with_a_witness_that_both_reach_changes_nothing() -> None:
+def test_witness_reached_by_both_nodes_in_a_full_cut_changes_nothing() -> None:
     world = started(WATCHED)
     world.cut()
     world.pass_time(30 * INTERVAL)
     assert world.working == ["a"]
 
 
-def test_a_witness_that_is_away_changes_nothing_while_the_nodes_hear_each_other() -> None:
+def test_witness_that_is_away_changes_nothing_while_heartbeats_arrive() -> None:
     world = started(WATCHED)
     for node in world.nodes.values():
         node.sees_witness = False
@@ -174,7 +174,7 @@ def test_a_witness_that_is_away_changes_nothing_while_the_nodes_hear_each_other(
 
 @both_paces
 @pytest.mark.parametrize("seed", range(10))
-def test_thirty_percent_loss_changes_nothing_for_long(pace: FailoverTiming, seed: int) -> None:
+def test_heartbeat_loss_of_thirty_percent_causes_no_takeover_for_long(pace: FailoverTiming, seed: int) -> None:
     """Heartbeats miss three times in a row now and then; the test of the connection answers."""
     world = started(pace)
     world.chance.seed(seed)
@@ -185,7 +185,7 @@ def test_thirty_percent_loss_changes_nothing_for_long(pace: FailoverTiming, seed
 
 
 @both_paces
-def test_a_slow_link_changes_nothing(pace: FailoverTiming) -> None:
+def test_failover_ignores_a_slow_link(pace: FailoverTiming) -> None:
     world = started(pace)
     for wire in world.wires.values():
         wire.delay, wire.spread = INTERVAL // 2, INTERVAL
@@ -194,7 +194,7 @@ def test_a_slow_link_changes_nothing(pace: FailoverTiming) -> None:
 
 
 @both_paces
-def test_both_started_together_agree_on_one(pace: FailoverTiming) -> None:
+def test_failover_with_both_nodes_started_together_agrees_on_one(pace: FailoverTiming) -> None:
     world = World(pace)
     for node in world.nodes.values():
         node.start()
@@ -205,7 +205,7 @@ def test_both_started_together_agree_on_one(pace: FailoverTiming) -> None:
 
 @both_paces
 @pytest.mark.parametrize("first", NAMES)
-def test_power_back_in_either_order(pace: FailoverTiming, first: str) -> None:
+def test_failover_after_a_power_cut_makes_the_first_node_that_returns_active(pace: FailoverTiming, first: str) -> None:
     world = started(pace)
     for node in world.nodes.values():
         node.kill()
@@ -219,7 +219,7 @@ def test_power_back_in_either_order(pace: FailoverTiming, first: str) -> None:
 
 @both_paces
 @pytest.mark.parametrize("jump", [-3_600_000_000, 3_600_000_000])
-def test_a_clock_that_jumps_changes_nothing(pace: FailoverTiming, jump: int) -> None:
+def test_failover_ignores_a_clock_jump(pace: FailoverTiming, jump: int) -> None:
     world = started(pace)
     world["a"].jump = jump
     world.pass_time(20 * INTERVAL)
@@ -231,7 +231,7 @@ def test_a_clock_that_jumps_changes_nothing(pace: FailoverTiming, jump: int) -> 
     assert world["b"].failover_node.peer is not None
 
 
-def test_after_a_switch_it_waits_before_the_next() -> None:
+def test_failover_cooldown_after_a_switch_delays_the_next_takeover() -> None:
     world = started(PACE._replace(cooldown=12 * INTERVAL))
     world["a"].kill()
     world.pass_time(SERVICE_AGAIN)
@@ -248,7 +248,7 @@ def test_after_a_switch_it_waits_before_the_next() -> None:
     assert world.working == ["b"]
 
 
-def test_late_heartbeats_are_noticed_before_anything_follows() -> None:
+def test_heartbeat_lateness_is_noticed_before_a_takeover() -> None:
     world = started()
     world.wires["a"].loss = 1.0
     world.pass_time(INTERVAL // 2 - 20)
@@ -258,7 +258,7 @@ def test_late_heartbeats_are_noticed_before_anything_follows() -> None:
     assert world["b"].failover_node.own.role is Role.STANDBY
 
 
-def test_more_than_five_switches_are_noticed() -> None:
+def test_failover_notices_more_than_five_switches() -> None:
     world = started()
     names = ["b", "a"] * 3
     for name in names:
@@ -323,7 +323,9 @@ def play(world: World, script: list[tuple[tuple[str, str], int]]) -> None:
 
 
 @given(scripts, st.integers(0, 99))
-def test_with_a_witness_never_two_work(script: list[tuple[tuple[str, str], int]], seed: int) -> None:
+def test_witness_never_lets_two_nodes_work_under_any_faults(
+    script: list[tuple[tuple[str, str], int]], seed: int
+) -> None:
     world = World(WATCHED, seed)
     play(world, script)
     world.settle()
@@ -333,7 +335,9 @@ def test_with_a_witness_never_two_work(script: list[tuple[tuple[str, str], int]]
 
 
 @given(scripts, st.integers(0, 99))
-def test_without_one_healing_leaves_one_at_once(script: list[tuple[tuple[str, str], int]], seed: int) -> None:
+def test_failover_without_a_witness_leaves_one_node_active_at_once_after_healing(
+    script: list[tuple[tuple[str, str], int]], seed: int
+) -> None:
     world = World(PACE, seed)
     play(world, script)
     if all(node.is_up for node in world.nodes.values()):
@@ -351,7 +355,7 @@ def test_without_one_healing_leaves_one_at_once(script: list[tuple[tuple[str, st
 
 
 @given(scripts, st.integers(0, 99))
-def test_a_fresh_restart_never_wins_over_one_that_it_hears(
+def test_failover_never_lets_a_restarted_node_replace_an_active_one_that_it_receives(
     script: list[tuple[tuple[str, str], int]], seed: int
 ) -> None:
     world = World(PACE, seed)

@@ -44,7 +44,7 @@ def without(event: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in event.items() if name not in names}
 
 
-def test_an_event_stands_where_an_envelope_has_a_place_for_it() -> None:
+def test_cloudevent_attributes_are_mapped_to_the_members_of_an_envelope() -> None:
     envelope = read(EVENT)
     header = header_of(envelope)
     assert (header["type"], header["timestamp"]) == (EVENT["type"], EVENT["time"])
@@ -79,20 +79,20 @@ def test_an_event_stands_where_an_envelope_has_a_place_for_it() -> None:
         {**EVENT, "priority": 3},
     ],
 )
-def test_an_event_comes_back_as_it_was(event: dict[str, Any]) -> None:
+def test_cloudevent_round_trips_through_an_envelope(event: dict[str, Any]) -> None:
     back = written(read(event))
     if "time" not in event:
         assert back.pop("time") == "2026-01-13T09:21:00.000+00:00"
     assert back == event
 
 
-def test_data_without_a_type_is_json() -> None:
+def test_cloudevent_data_without_a_content_type_is_json() -> None:
     envelope = read({**without(EVENT, "datacontenttype"), "data": "a text"})
     assert (envelope.payload, envelope.is_json) == (b'"a text"', True)
     assert written(envelope)["data"] == "a text"
 
 
-def test_text_as_data_is_the_text_itself() -> None:
+def test_cloudevent_text_data_becomes_the_bytes_of_the_text() -> None:
     """In JSON the data of an event of text is a string; the payload is the text's bytes."""
     event = {**EVENT, "datacontenttype": "text/plain; charset=utf-8", "data": "héllo"}
     envelope = read(event)
@@ -100,19 +100,19 @@ def test_text_as_data_is_the_text_itself() -> None:
     assert written(envelope) == event
 
 
-def test_bytes_that_are_said_to_be_text_and_are_not_pass_untouched() -> None:
+def test_cloudevent_base64_data_declared_as_text_but_not_utf8_passes_unchanged() -> None:
     event = {**without(EVENT, "data"), "datacontenttype": "text/plain", "data_base64": "/w=="}
     assert written(read(event)) == event
 
 
-def test_the_data_keeps_its_own_text() -> None:
+def test_cloudevent_json_data_keeps_its_exact_text() -> None:
     text = json.dumps(without(EVENT, "data"))[:-1] + ', "data": { "n" : 1e400 }}'
     envelope = cloudevents.read("mail", text.encode(), NOW)
     assert envelope.payload == b'{ "n" : 1e400 }'
     assert b'"data":{ "n" : 1e400 }}' in cloudevents.as_json(envelope)
 
 
-def test_an_event_is_known_by_source_and_id_together() -> None:
+def test_cloudevent_message_id_is_derived_from_source_and_id_together() -> None:
     ids = {
         read({**EVENT, "source": source, "id": id}).id
         for source, id in [("/a", "1"), ("/b", "1"), ("/a", "2"), ("/a", "1")]
@@ -142,24 +142,24 @@ def test_an_event_is_known_by_source_and_id_together() -> None:
         ({"mqattributes": 5}, "mqattributes"),
     ],
 )
-def test_what_is_no_event_is_refused_by_name(change: dict[str, Any], field: str) -> None:
+def test_cloudevent_with_an_invalid_attribute_is_refused_by_field(change: dict[str, Any], field: str) -> None:
     with pytest.raises(BadInput) as caught:
         read({**EVENT, **change})
     assert caught.value.field == field
 
 
-def test_base64_that_is_none_is_refused() -> None:
+def test_cloudevent_with_invalid_base64_is_refused() -> None:
     with pytest.raises(BadInput, match="Base64"):
         read({**without(EVENT, "data"), "data_base64": "?"})
 
 
 @pytest.mark.parametrize("text", [b"[]", b"1", b"{", b"\xff"])
-def test_what_is_no_object_is_refused(text: bytes) -> None:
+def test_cloudevent_that_is_not_a_json_object_is_refused(text: bytes) -> None:
     with pytest.raises(BadInput):
         cloudevents.read("mail", text, NOW)
 
 
-def test_headers_and_a_body_are_an_event_too() -> None:
+def test_cloudevent_in_binary_mode_is_read_from_headers_and_body() -> None:
     attributes = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "ext": "5"}
     json_event = cloudevents.read_binary("mail", attributes, "application/json", b'{"a": 1}', NOW)
     assert (json_event.is_json, json_event.payload) == (True, b'{"a": 1}')
@@ -200,7 +200,7 @@ messages = st.builds(
 
 
 @given(messages)
-def test_a_message_comes_back_as_it_was(new: NewMessage) -> None:
+def test_cloudevent_of_a_message_round_trips_to_the_same_message(new: NewMessage) -> None:
     sent = build("mail", new, "given", NOW)
     back = cloudevents.read("mail", cloudevents.as_json(sent), NOW)
     assert (back.id, back.rank, back.dedup_key) == (sent.id, sent.rank, sent.dedup_key)
@@ -221,7 +221,7 @@ def test_a_message_comes_back_as_it_was(new: NewMessage) -> None:
         {"type": None, "attributes": None, "timestamp": None},
     ],
 )
-def test_members_of_any_kind_come_back_too(more: dict[str, Any]) -> None:
+def test_cloudevent_of_a_message_keeps_members_of_any_kind(more: dict[str, Any]) -> None:
     text = json.dumps({"messageId": "m", **more, "payload": 1})
     sent = read_envelope("mail", text.encode(), "x", NOW)
     back = cloudevents.read("mail", cloudevents.as_json(sent), NOW)

@@ -29,7 +29,7 @@ def taken(text: bytes, **options: Any) -> Envelope:
 # -- the published example --------------------------------------------------------------------------------------------
 
 
-def test_the_example_is_read_to_the_last_member() -> None:
+def test_envelope_example_is_read_to_the_last_member() -> None:
     envelope = taken(EXAMPLE)
     assert envelope.id == "9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"
     assert envelope.queue == QUEUE
@@ -40,14 +40,14 @@ def test_the_example_is_read_to_the_last_member() -> None:
     assert envelope.is_json
 
 
-def test_the_example_comes_out_as_it_went_in() -> None:
+def test_envelope_example_is_written_as_it_was_read() -> None:
     written = as_json(taken(EXAMPLE))
     assert json.loads(written) == json.loads(EXAMPLE)
     assert list(json.loads(written)) == list(json.loads(EXAMPLE))
     assert as_json(taken(written)) == written
 
 
-def test_a_message_built_from_values_is_the_same_envelope() -> None:
+def test_envelope_built_from_values_equals_the_example() -> None:
     new = NewMessage(
         payload={"temp": 36.1, "rpm": 1200},
         id="9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71",
@@ -64,7 +64,7 @@ def test_a_message_built_from_values_is_the_same_envelope() -> None:
     assert built._replace(payload=b"") == taken(EXAMPLE)._replace(payload=b"")
 
 
-def test_the_dead_letter_record_has_exactly_the_published_shape() -> None:
+def test_dead_letter_record_has_exactly_the_documented_shape() -> None:
     row = Message(1, QUEUE, "m", State.DEAD, 3, 1, 1, 1, 0, 0, NOW, "consumer-01", Reason.VALIDATION_ERROR, 1, True)
     failure = MessageFailure(
         "VALIDATION_ERROR", "missing required field: payload.temp", NOW + 252_000, 1, "consumer-01"
@@ -76,7 +76,7 @@ def test_the_dead_letter_record_has_exactly_the_published_shape() -> None:
     assert MessageView(row, taken(EXAMPLE), failure, rules).record() == json.loads(record)
 
 
-def test_a_record_says_why_it_died_and_what_failed_last() -> None:
+def test_dead_letter_record_holds_the_reason_and_the_last_failure() -> None:
     row = Message(1, QUEUE, "m", State.DEAD, 3, 1, 4, 4, 0, 0, NOW, "", Reason.POISON, 4, True)
     failure = MessageFailure("HANDLER_ERROR", "again", NOW, 4, "")
     record = json.loads(
@@ -92,7 +92,7 @@ def test_a_record_says_why_it_died_and_what_failed_last() -> None:
     assert record["routing"] == {"sourceQueue": QUEUE, "dlqQueue": "grave"}
 
 
-def test_a_delivery_has_message_lease_and_policy() -> None:
+def test_delivery_json_has_message_lease_and_policy() -> None:
     row = Message(5, QUEUE, "m", State.LEASED, 3, 5, 2, 3, NOW + 30_000, 0, NOW, "consumer-01", "", 0, True)
     delivery = MessageDelivery(row, taken(EXAMPLE), read_policy({}, QUEUE))
     assert json.loads(delivery.as_json()) == {
@@ -104,7 +104,7 @@ def test_a_delivery_has_message_lease_and_policy() -> None:
     assert delivery.value() == {"temp": 36.1, "rpm": 1200}
 
 
-def test_a_look_without_content_has_no_record() -> None:
+def test_dead_letter_record_is_missing_for_a_message_without_content() -> None:
     row = Message(1, QUEUE, "m", State.DONE, RANK_LAST, 1, 1, 1, 0, 0, NOW, "", "", 0, False)
     look = MessageView(row, None, None, read_policy({}, QUEUE))
     assert look.record() is None
@@ -129,7 +129,7 @@ BARE = [
 
 
 @pytest.mark.parametrize("text", BARE)
-def test_anything_that_is_no_envelope_is_a_payload(text: bytes) -> None:
+def test_envelope_is_built_around_any_json_that_is_not_an_envelope(text: bytes) -> None:
     envelope = taken(text)
     assert envelope.payload == text.strip()
     assert (envelope.id, envelope.header, envelope.rank, envelope.is_json) == ("fallback", "", RANK_LAST, True)
@@ -141,17 +141,17 @@ def test_anything_that_is_no_envelope_is_a_payload(text: bytes) -> None:
     }
 
 
-def test_an_envelope_needs_no_more_than_a_payload_and_one_mark() -> None:
+def test_envelope_needs_only_a_payload_and_a_single_known_member() -> None:
     envelope = taken(b'{"traceId":"t","payload":1}')
     assert (envelope.id, envelope.header, envelope.payload) == ("fallback", '{"traceId":"t"}', b"1")
 
 
-def test_members_we_do_not_know_are_kept() -> None:
+def test_envelope_keeps_unknown_members() -> None:
     text = b'{"messageId":"m","payload":1,"x-custom":{"deep":[1,null]},"queueing":true,"contentType":"x/y"}'
     assert json.loads(as_json(taken(text))) == json.loads(text) | {"timestamp": iso(NOW), "queue": QUEUE}
 
 
-def test_bytes_travel_as_base64_in_json_only() -> None:
+def test_envelope_json_carries_bytes_as_base64() -> None:
     data = bytes(range(256))
     text = json.dumps({"messageId": "m", "payloadBase64": base64.b64encode(data).decode()}).encode()
     envelope = taken(text)
@@ -161,7 +161,7 @@ def test_bytes_travel_as_base64_in_json_only() -> None:
     assert as_json(taken(as_json(envelope))) == as_json(envelope)
 
 
-def test_bytes_are_bytes_unless_said_to_be_json() -> None:
+def test_envelope_payload_bytes_stay_bytes_unless_the_content_type_is_json() -> None:
     assert not build(QUEUE, NewMessage(payload=b"{}"), "f", NOW).is_json
     assert build(QUEUE, NewMessage(payload=b"{ }", content_type="application/json"), "f", NOW).payload == b"{ }"
     assert build(QUEUE, NewMessage(payload=bytearray(b"x")), "f", NOW).payload == b"x"
@@ -169,13 +169,13 @@ def test_bytes_are_bytes_unless_said_to_be_json() -> None:
     assert header_of(other)["contentType"] == "text/plain"
 
 
-def test_a_delay_and_a_time_to_live_count_from_now() -> None:
+def test_envelope_delay_and_time_to_live_count_from_now() -> None:
     envelope = taken(b"1", delay=1.5, ttl=60)
     assert (envelope.available_at, envelope.expires_at) == (NOW + 1_500, NOW + 60_000)
 
 
 @pytest.mark.parametrize(("priority", "rank"), [(None, RANK_LAST), (0, 0), (3, 3), (2**53 - 1, 2**53 - 1)])
-def test_a_priority_is_a_rank(priority: int | None, rank: int) -> None:
+def test_priority_is_converted_to_a_rank(priority: int | None, rank: int) -> None:
     text = json.dumps({"messageId": "m", "attributes": {"priority": priority}, "payload": 1}).encode()
     assert taken(text).rank == rank
     assert build(QUEUE, NewMessage(payload=1, priority=priority), "f", NOW).rank == rank
@@ -227,7 +227,7 @@ BAD: list[tuple[bytes | str, type[QueueError], str]] = [
 
 
 @pytest.mark.parametrize(("text", "error", "field"), BAD, ids=[repr(text)[:60] for text, _, _ in BAD])
-def test_a_broken_envelope_is_refused_by_field(text: bytes | str, error: type[QueueError], field: str) -> None:
+def test_envelope_that_is_broken_is_refused_by_field(text: bytes | str, error: type[QueueError], field: str) -> None:
     with pytest.raises(error) as caught:
         taken(text.encode() if isinstance(text, str) else text)
     assert caught.value.field == field
@@ -237,7 +237,7 @@ OPTIONS = [{"delay": -1}, {"delay": "1"}, {"delay": float("nan")}, {"ttl": 0}, {
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=repr)
-def test_impossible_times_are_refused_by_field(options: dict[str, Any]) -> None:
+def test_envelope_times_that_are_impossible_are_refused_by_field(options: dict[str, Any]) -> None:
     [field] = options
     with pytest.raises(BadInput) as caught:
         taken(b"1", **options)
@@ -271,14 +271,14 @@ NEW: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("members", "field"), NEW, ids=[f"{n}-{field}" for n, (_, field) in enumerate(NEW)])
-def test_a_broken_new_message_is_refused_by_field(members: dict[str, Any], field: str) -> None:
+def test_new_message_that_is_broken_is_refused_by_field(members: dict[str, Any], field: str) -> None:
     with pytest.raises(BadInput) as caught:
         build(QUEUE, NewMessage(**{"payload": 1, **members}), "f", NOW)
     assert caught.value.field == field
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "surrogatepass")))
-def test_no_text_brings_anything_but_an_envelope_or_a_clear_error(text: bytes) -> None:
+def test_envelope_of_any_text_is_read_or_refused_as_bad_input(text: bytes) -> None:
     for document in (text, b'{"messageId":"m","payload":%s}' % text, b'{"type":%s,"payload":1}' % text):
         try:
             envelope = taken(document)

@@ -28,16 +28,16 @@ EMPTY = Envelope("mail", "m", RANK_LAST, 1, 1, 0, None, "", b"", False)
         ("application/problem+json", b"[]", True, "application/problem+json"),
     ],
 )
-def test_types_and_bytes_are_kept(said: str, body: bytes, is_json: bool, told: str) -> None:
+def test_content_type_and_bytes_are_kept_in_the_envelope(said: str, body: bytes, is_json: bool, told: str) -> None:
     envelope = with_content(EMPTY, said, body)
     assert (envelope.payload, envelope.is_json, type_of(envelope)) == (body, is_json, told)
 
 
-def test_json_stands_in_the_envelope_as_what_it_is() -> None:
+def test_content_type_json_puts_the_value_into_the_envelope_as_json() -> None:
     assert as_json(with_content(EMPTY, "application/json", b'{"a":1}')).endswith(b'"payload":{"a":1}}')
 
 
-def test_other_members_of_the_envelope_stay() -> None:
+def test_content_type_change_keeps_the_other_members_of_the_envelope() -> None:
     before = EMPTY._replace(header='{"traceId":"t","contentType":"text/plain","attributes":{"priority":3}}', rank=3)
     after = with_content(before, "text/html", b"x")
     assert header_of(after) | {"timestamp": 0} == {
@@ -51,7 +51,7 @@ def test_other_members_of_the_envelope_stay() -> None:
     assert "contentType" not in with_content(after, "", b"").header
 
 
-def test_a_type_has_an_end() -> None:
+def test_content_type_longer_than_255_characters_is_refused() -> None:
     assert check_type("x" * 255) == "x" * 255
     with pytest.raises(BadInput, match="content-type"):
         check_type("x" * 256)

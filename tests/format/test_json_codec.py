@@ -47,7 +47,7 @@ def same(one: Any, other: Any) -> bool:
 
 @many
 @given(values, styles)
-def test_both_read_the_same(value: Any, style: dict[str, Any]) -> None:
+def test_json_codec_reads_the_same_with_msgspec_and_the_standard_library(value: Any, style: dict[str, Any]) -> None:
     text = json.dumps(value, **style).encode()
     assert same(json_codec.loads(text), value)
     assert same(_plain_loads(text), value)
@@ -55,7 +55,7 @@ def test_both_read_the_same(value: Any, style: dict[str, Any]) -> None:
 
 @many
 @given(values)
-def test_what_either_writes_both_read(value: Any) -> None:
+def test_json_codec_output_of_either_library_is_read_by_both(value: Any) -> None:
     for written in (json_codec.dumps(value), _plain_dumps(value)):
         assert same(json_codec.loads(written), value)
         assert same(_plain_loads(written), value)
@@ -63,7 +63,9 @@ def test_what_either_writes_both_read(value: Any) -> None:
 
 @many
 @given(documents, styles)
-def test_both_take_a_document_apart_the_same_way(document: dict[str, Any], style: dict[str, Any]) -> None:
+def test_json_codec_splits_an_object_into_the_same_members_with_both_libraries(
+    document: dict[str, Any], style: dict[str, Any]
+) -> None:
     text = json.dumps(document, **style).encode()
     found = json_codec.members(text)
     assert found is not None
@@ -74,7 +76,7 @@ def test_both_take_a_document_apart_the_same_way(document: dict[str, Any], style
 
 @many
 @given(values, styles)
-def test_both_agree_on_what_is_no_object(value: Any, style: dict[str, Any]) -> None:
+def test_json_codec_finds_no_members_in_a_value_that_is_not_an_object(value: Any, style: dict[str, Any]) -> None:
     text = json.dumps(value, **style).encode()
     assert (json_codec.members(text) is None) == (_plain_members(text) is None) == (not isinstance(value, dict))
 
@@ -94,7 +96,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 @many
 @given(damaged() | st.binary(max_size=12) | st.text(string.printable, max_size=12).map(str.encode))
-def test_both_agree_on_what_is_damaged(text: bytes) -> None:
+def test_json_codec_treats_damaged_text_the_same_with_both_libraries(text: bytes) -> None:
     assert same(answer(json_codec.loads, text), answer(_plain_loads, text))
     assert answer(json_codec.members, text) == answer(_plain_members, text)
 
@@ -150,12 +152,12 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=[repr(text[:20]) for text in TEXTS])
-def test_both_agree_at_the_edges(text: bytes) -> None:
+def test_json_codec_treats_edge_cases_the_same_with_both_libraries(text: bytes) -> None:
     assert same(answer(json_codec.loads, text), answer(_plain_loads, text))
     assert answer(json_codec.members, text) == answer(_plain_members, text)
 
 
-def test_a_member_keeps_its_own_text() -> None:
+def test_json_codec_keeps_the_exact_text_of_a_member() -> None:
     text = b'{ "payload" : { "b":1.0e0,\n "a":[ ] , "a":1e400 } ,"type"\t:"\\u0074" }'
     expected = {"payload": b'{ "b":1.0e0,\n "a":[ ] , "a":1e400 }', "type": b'"\\u0074"'}
     assert json_codec.members(text) == _plain_members(text) == expected
@@ -175,13 +177,13 @@ BEYOND = [
 
 @pytest.mark.parametrize("value", BEYOND, ids=[f"value{n}" for n in range(len(BEYOND))])
 @pytest.mark.parametrize("dumps", [json_codec.dumps, _plain_dumps])
-def test_what_json_cannot_say_is_refused(dumps: Callable[[Any], bytes], value: object) -> None:
+def test_json_codec_refuses_values_that_json_cannot_represent(dumps: Callable[[Any], bytes], value: object) -> None:
     with pytest.raises(BadInput):
         dumps(value)
 
 
 @pytest.mark.parametrize("dumps", [json_codec.dumps, _plain_dumps])
-def test_what_holds_itself_is_refused(dumps: Callable[[Any], bytes]) -> None:
+def test_json_codec_refuses_a_value_that_contains_itself(dumps: Callable[[Any], bytes]) -> None:
     value: list[Any] = [None]
     value.append(value)
     with pytest.raises(BadInput):

@@ -32,7 +32,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("name", sorted(WRITERS))
-def test_the_file_is_synced_before_it_has_its_name_and_the_folder_after(
+def test_atomic_file_syncs_the_file_before_the_rename_and_the_folder_after(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The calls reach the system; they are only written down."""
@@ -60,7 +60,7 @@ def test_the_file_is_synced_before_it_has_its_name_and_the_folder_after(
     assert ("sync", str(path.parent)) in steps[at:]
 
 
-def test_a_file_that_cannot_be_written_is_as_it_was_and_nothing_is_left_of_the_attempt(
+def test_atomic_file_that_cannot_be_written_keeps_its_content_and_leaves_no_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "term"
@@ -76,7 +76,7 @@ def test_a_file_that_cannot_be_written_is_as_it_was_and_nothing_is_left_of_the_a
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_mode_of_a_new_file_is_the_one_it_is_given(tmp_path: Path) -> None:
+def test_atomic_file_mode_is_0600_by_default_or_the_given_mode(tmp_path: Path) -> None:
     replace_file(tmp_path / "secret", b"x")
     replace_file(tmp_path / "shared", b"x", GROUP)
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600

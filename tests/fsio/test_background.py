@@ -69,7 +69,7 @@ def test_executor_never_runs_work_that_it_refused(monkeypatch: pytest.MonkeyPatc
     assert ran == [2]
 
 
-def test_executor_tells_of_queued_work_that_goes_with_a_pool_that_got_no_thread(
+def test_executor_reports_queued_work_discarded_with_a_pool_that_got_no_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A pool of two has one thread, which is given work and has not begun it when the second cannot be started."""
@@ -91,7 +91,7 @@ def test_executor_tells_of_queued_work_that_goes_with_a_pool_that_got_no_thread(
     made.stop()
 
 
-def test_executor_drain_waits_for_what_was_submitted() -> None:
+def test_executor_drain_waits_for_submitted_work() -> None:
     made = executor()
     go_on = threading.Event()
     ran: list[int] = []
@@ -104,7 +104,7 @@ def test_executor_drain_waits_for_what_was_submitted() -> None:
 
 
 @pytest.mark.parametrize(("cancel", "expected"), [(True, []), (False, [1, 2])])
-def test_executor_stop_cancels_or_does_what_has_not_begun(cancel: bool, expected: list[int]) -> None:
+def test_executor_stop_cancels_or_runs_pending_work(cancel: bool, expected: list[int]) -> None:
     made = executor()
     begun, go_on = threading.Event(), threading.Event()
     ran: list[int] = []

@@ -40,7 +40,7 @@ def fail() -> None:
     raise OSError("no")
 
 
-def test_from_the_first_work_until_the_last_has_come_home() -> None:
+def test_switch_interval_is_short_from_the_first_job_until_the_last_result() -> None:
     loop = ManualLoop()
     aside = LoopExecutor(loop.call, shorten_switch=True)
     go_on = threading.Event()
@@ -58,7 +58,7 @@ def test_from_the_first_work_until_the_last_has_come_home() -> None:
     aside.stop()
 
 
-def test_what_ends_with_the_server_leaves_things_as_they_were() -> None:
+def test_switch_interval_is_restored_when_the_server_stops() -> None:
     loop = ManualLoop()
     aside = LoopExecutor(loop.call, shorten_switch=True)
     begun = threading.Event()
@@ -71,7 +71,7 @@ def test_what_ends_with_the_server_leaves_things_as_they_were() -> None:
     assert now() == USUAL
 
 
-def test_of_two_in_one_process_the_last_one_to_end_leaves_things_as_they_were() -> None:
+def test_switch_interval_is_restored_by_the_last_of_two_executors_in_a_process() -> None:
     loop = ManualLoop()
     first, second = LoopExecutor(loop.call, shorten_switch=True), LoopExecutor(loop.call, shorten_switch=True)
     go_on = threading.Event()
@@ -90,7 +90,7 @@ def test_of_two_in_one_process_the_last_one_to_end_leaves_things_as_they_were() 
     assert now() == USUAL
 
 
-def test_other_work_changes_nothing() -> None:
+def test_switch_interval_is_unchanged_by_work_that_does_not_give_way() -> None:
     loop = ManualLoop()
     aside = LoopExecutor(loop.call)
     aside.run(now, ignore)

@@ -32,7 +32,7 @@ def fd(path: Path) -> Iterator[int]:
 
 @pytest.mark.parametrize("offset", [0, 1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 77])
 @pytest.mark.parametrize("size", [0, 1, LARGE - 1, LARGE, LARGE + 1, LARGE + BLOCK, CHUNK + LARGE, len(DATA)])
-def test_it_lies_where_it_should_and_nothing_else_is_touched(path: Path, fd: int, offset: int, size: int) -> None:
+def test_direct_io_writes_at_the_offset_and_changes_nothing_else(path: Path, fd: int, offset: int, size: int) -> None:
     before = b"x" * (offset + size + 5000)
     os.pwrite(fd, before, 0)
     write_at(fd, DATA[:size], offset)
@@ -40,14 +40,14 @@ def test_it_lies_where_it_should_and_nothing_else_is_touched(path: Path, fd: int
 
 
 @pytest.mark.parametrize("offset", [0, 1, BLOCK])
-def test_a_file_grows_as_far_as_it_is_written(path: Path, fd: int, offset: int) -> None:
+def test_direct_io_grows_the_file_exactly_as_far_as_written(path: Path, fd: int, offset: int) -> None:
     write_at(fd, DATA, offset)
     assert path.read_bytes() == bytes(offset) + DATA
     write_at(fd, DATA, offset + len(DATA))
     assert path.read_bytes() == bytes(offset) + 2 * DATA
 
 
-def test_what_somebody_has_read_before_is_read_anew(path: Path, fd: int) -> None:
+def test_direct_io_write_invalidates_pages_read_before(path: Path, fd: int) -> None:
     """A page in the cache is not what the disk has any more."""
     write_at(fd, bytes(len(DATA)), 0)
     assert path.read_bytes() == bytes(len(DATA))
@@ -61,7 +61,7 @@ def test_what_somebody_has_read_before_is_read_anew(path: Path, fd: int) -> None
     assert path.read_bytes() == expected
 
 
-def test_only_its_ends_stay_in_memory(tmp_path: Path, path: Path, fd: int) -> None:
+def test_direct_io_leaves_only_the_ends_of_a_large_write_in_the_page_cache(tmp_path: Path, path: Path, fd: int) -> None:
     on_disk(tmp_path)
     write_at(fd, DATA, 100)
     assert [is_in_memory(path, at) for at in (0, BLOCK, LARGE, 100 + len(DATA) - 100)] == [True, False, False, True]
@@ -84,7 +84,7 @@ def write_less(fd: int, data: memoryview, offset: int, write: Callable[..., int]
 
 
 @pytest.mark.parametrize("instead", [refuse_past_cache, write_less])
-def test_a_system_that_cannot_or_takes_less_gets_the_rest_the_other_way(
+def test_direct_io_that_is_refused_or_short_is_completed_through_the_page_cache(
     path: Path, fd: int, monkeypatch: pytest.MonkeyPatch, instead: Callable[..., int]
 ) -> None:
     monkeypatch.setattr(os, "pwrite", instead)
@@ -93,7 +93,7 @@ def test_a_system_that_cannot_or_takes_less_gets_the_rest_the_other_way(
 
 
 @pytest.mark.parametrize("past_cache", [0, disk.PAST_CACHE])
-def test_a_system_that_does_not_know_it_writes_and_reads_as_usual(
+def test_direct_io_unsupported_by_the_system_falls_back_to_usual_reads_and_writes(
     path: Path, fd: int, monkeypatch: pytest.MonkeyPatch, past_cache: int
 ) -> None:
     """It has no such flag, or its file system refuses it."""
@@ -108,7 +108,7 @@ def test_a_system_that_does_not_know_it_writes_and_reads_as_usual(
     assert FileReadBuffer().read(path) == bytes(7) + DATA
 
 
-def test_a_full_disk_is_told(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_direct_io_on_a_full_disk_raises_the_error(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: object) -> int:
         raise OSError(errno.ENOSPC, "full")
 
@@ -117,7 +117,7 @@ def test_a_full_disk_is_told(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
         write_at(fd, DATA, 0)
 
 
-def test_without_memory_for_a_chunk_it_is_written_as_usual(
+def test_direct_io_without_memory_for_a_chunk_falls_back_to_a_usual_write(
     path: Path, fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none_left(size: int) -> None:
@@ -130,7 +130,7 @@ def test_without_memory_for_a_chunk_it_is_written_as_usual(
     assert path.read_bytes() == b"small" + bytes(2) + DATA
 
 
-def test_an_interrupted_write_leaves_a_file_that_can_be_written(
+def test_direct_io_write_that_is_interrupted_leaves_a_writable_file(
     path: Path, fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(handle: int, data: memoryview, offset: int) -> int:
@@ -145,7 +145,7 @@ def test_an_interrupted_write_leaves_a_file_that_can_be_written(
     assert path.read_bytes() == b"\0small\0" + DATA
 
 
-def test_many_threads_write_at_once(tmp_path: Path) -> None:
+def test_direct_io_by_many_threads_writes_correct_bytes(tmp_path: Path) -> None:
     def write(number: int) -> bool:
         path = tmp_path / str(number)
         handle = os.open(path, os.O_RDWR | os.O_CREAT)
@@ -160,7 +160,7 @@ def test_many_threads_write_at_once(tmp_path: Path) -> None:
         assert all(threads.map(write, range(24)))
 
 
-def test_a_child_does_not_write_with_its_parents_memory(path: Path, fd: int) -> None:
+def test_direct_io_buffers_are_not_shared_with_a_forked_child(path: Path, fd: int) -> None:
     write_at(fd, DATA, 0)
     assert disk._spare
     with warnings.catch_warnings():
@@ -175,12 +175,12 @@ def test_a_child_does_not_write_with_its_parents_memory(path: Path, fd: int) -> 
 
 
 @pytest.mark.parametrize("size", [0, 1, LARGE - 1, LARGE, LARGE + 1, LARGE + BLOCK, len(DATA)])
-def test_a_file_is_read_whole(path: Path, size: int) -> None:
+def test_direct_io_reads_a_file_of_any_size_completely(path: Path, size: int) -> None:
     path.write_bytes(DATA[:size])
     assert FileReadBuffer().read(path) == DATA[:size]
 
 
-def test_a_place_is_used_again_and_grows(path: Path) -> None:
+def test_direct_io_read_buffer_is_reused_and_grows(path: Path) -> None:
     place = FileReadBuffer()
     path.write_bytes(DATA[:LARGE])
     first = place.read(path)
@@ -194,9 +194,7 @@ def test_a_place_is_used_again_and_grows(path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0, 1, BLOCK, LARGE // 2])
-def test_a_system_that_reads_less_is_asked_for_the_rest(
-    path: Path, monkeypatch: pytest.MonkeyPatch, share: int
-) -> None:
+def test_direct_io_short_reads_are_completed(path: Path, monkeypatch: pytest.MonkeyPatch, share: int) -> None:
     read = os.preadv
     path.write_bytes(DATA)
 
@@ -209,7 +207,7 @@ def test_a_system_that_reads_less_is_asked_for_the_rest(
     assert FileReadBuffer().read(path) == DATA
 
 
-def test_errors_of_the_disk_are_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_direct_io_read_errors_are_raised(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: object) -> int:
         raise OSError(errno.EIO, "broken")
 

@@ -41,14 +41,18 @@ def test_lock_shared_excludes_an_exclusive_one_only(two: tuple[int, int]) -> Non
     assert not try_lock(first)
 
 
-def test_lock_without_patience_is_tried_once(two: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_with_a_zero_timeout_is_tried_once_without_sleeping(
+    two: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = two
     try_lock(first)
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail("it waits"))
     assert not lock_within(second, 0)
 
 
-def test_lock_is_waited_for_until_it_is_free(two: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_within_retries_with_backoff_until_the_lock_is_free(
+    two: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = two
     try_lock(first)
     slept: list[float] = []
@@ -63,7 +67,7 @@ def test_lock_is_waited_for_until_it_is_free(two: tuple[int, int], monkeypatch: 
     assert slept == [1, 2, 3]
 
 
-def test_lock_that_stays_held_is_given_up_in_time(two: tuple[int, int]) -> None:
+def test_lock_within_stops_at_its_timeout_while_the_lock_stays_held(two: tuple[int, int]) -> None:
     first, second = two
     try_lock(first)
     done: list[bool] = []
@@ -73,7 +77,7 @@ def test_lock_that_stays_held_is_given_up_in_time(two: tuple[int, int]) -> None:
     assert done == [False]
 
 
-def test_lock_errors_other_than_a_held_lock_pass(two: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_errors_other_than_a_held_lock_are_raised(two: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     def flock(fd: int, kind: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 

@@ -51,11 +51,11 @@ UNTOLD: list[Event] = [GroupCommitted(1, 1, 0, 0), TraceStep("mail", "m-1", "{}"
 
 
 @pytest.mark.parametrize(("event", "words"), EVENTS, ids=[str(words["event"]) for _, words in EVENTS])
-def test_each_event_in_words(event: QueueEvent, words: dict[str, Any]) -> None:
+def test_event_description_has_its_time_queue_name_and_values(event: QueueEvent, words: dict[str, Any]) -> None:
     assert describe(event, START_MS) == {"at": "2026-01-13T09:21:00.000+00:00", "queue": "mail", **words}
 
 
-def test_the_names_of_all_events_are_listed() -> None:
+def test_event_names_are_all_listed() -> None:
     others = TopicStateChanged("publisher", "starting", "online"), ClientRefused("stomp", "10.0.0.9", "", "unknown")
     assert {describe(event, 0)["event"] for event in (*(event for event, _ in EVENTS), *others)} == set(NAMES)
 
@@ -83,7 +83,7 @@ def told(part: dict[str, Any]) -> list[tuple[str, str]]:
     return [(event["event"], event["queue"]) for event in part["events"]]
 
 
-def test_who_follows_hears_what_comes_after(feed: EventStream) -> None:
+def test_event_stream_follower_gets_the_events_after_its_last_number(feed: EventStream) -> None:
     feed.on_events([MessagesPublished("early", 1, 1)])
     first = feed.after(None, None)
     assert told(first) == []
@@ -94,7 +94,7 @@ def test_who_follows_hears_what_comes_after(feed: EventStream) -> None:
     assert told(feed.after(first["last"], "post")) == [("lapsed", "post")]
 
 
-def test_who_is_too_slow_is_told_how_much_was_missed(feed: EventStream) -> None:
+def test_event_stream_reports_to_a_slow_follower_how_many_events_it_missed(feed: EventStream) -> None:
     first = feed.after(None, None)
     for _ in range(MAX_EVENTS + 5):
         feed.on_events([LeasesExpired("mail", 1)])
@@ -103,7 +103,7 @@ def test_who_is_too_slow_is_told_how_much_was_missed(feed: EventStream) -> None:
     assert feed.after(part["last"], None)["missed"] == 0
 
 
-def test_while_nobody_follows_nothing_is_kept(feed: EventStream, clock: ManualClock) -> None:
+def test_event_stream_without_followers_keeps_nothing(feed: EventStream, clock: ManualClock) -> None:
     first = feed.after(None, None)
     clock.advance(FOLLOWER_TIMEOUT_MS + 1)
     feed.on_events([LeasesExpired("mail", 1)])
@@ -113,12 +113,12 @@ def test_while_nobody_follows_nothing_is_kept(feed: EventStream, clock: ManualCl
     assert told(feed.after(part["last"], None)) == [("lapsed", "mail")]
 
 
-def test_numbers_of_an_earlier_server_begin_anew(feed: EventStream) -> None:
+def test_event_stream_follower_with_numbers_of_an_earlier_server_starts_anew(feed: EventStream) -> None:
     feed.on_events([LeasesExpired("mail", 1)])
     assert feed.after(4_711, None) == {"last": 1, "missed": 0, "events": []}
 
 
-def test_who_waits_is_woken_once(feed: EventStream) -> None:
+def test_event_stream_wakes_a_waiting_follower_once(feed: EventStream) -> None:
     woken: list[str] = []
     feed.after(None, None)
     feed.wait(lambda: woken.append("first"))

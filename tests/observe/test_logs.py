@@ -25,7 +25,7 @@ def lines() -> Iterator[io.StringIO]:
     root.setLevel(level)
 
 
-def test_an_event_is_a_line_with_its_values(lines: io.StringIO) -> None:
+def test_log_event_is_one_json_line_with_its_values(lines: io.StringIO) -> None:
     log.info("listening", extra=values(address="unix:/run/y.sock", clients=3))
     log.debug("not at this level")
     [line] = lines.getvalue().splitlines()
@@ -36,7 +36,7 @@ def test_an_event_is_a_line_with_its_values(lines: io.StringIO) -> None:
     assert len(at) == len("2026-01-13T09:21:00.000Z")
 
 
-def test_an_error_of_another_part_has_its_trace_in_the_same_line(lines: io.StringIO) -> None:
+def test_log_error_of_another_library_has_its_traceback_in_the_same_line(lines: io.StringIO) -> None:
     try:
         raise ValueError("a\nb")
     except ValueError:
@@ -47,13 +47,13 @@ def test_an_error_of_another_part_has_its_trace_in_the_same_line(lines: io.Strin
     assert "ValueError: a\nb" in document["error"]
 
 
-def test_what_is_no_json_is_written_as_text(lines: io.StringIO) -> None:
+def test_log_value_that_is_no_json_is_written_as_text(lines: io.StringIO) -> None:
     log.warning("odd", extra=values(what=object, number=float("inf")))
     [line] = lines.getvalue().splitlines()
     assert json.loads(line)["number"] == "inf"
 
 
-def test_for_people_it_is_text() -> None:
+def test_log_format_text_is_one_readable_line() -> None:
     stream = io.StringIO()
     handler = start_log("info", "text", stream)
     try:
@@ -64,7 +64,7 @@ def test_for_people_it_is_text() -> None:
 
 
 @pytest.mark.parametrize("kind", ["unix", "udp"])
-def test_the_systems_log_gets_the_same_lines(lines: io.StringIO, tmp_path: Path, kind: str) -> None:
+def test_syslog_gets_the_same_lines(lines: io.StringIO, tmp_path: Path, kind: str) -> None:
     with socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET, socket.SOCK_DGRAM) as system:
         system.bind(str(tmp_path / "log") if kind == "unix" else ("127.0.0.1", 0))
         system.settimeout(PATIENCE)
@@ -82,7 +82,7 @@ def test_the_systems_log_gets_the_same_lines(lines: io.StringIO, tmp_path: Path,
     assert json.loads(text)["lag"] == 1001
 
 
-def test_a_systems_log_that_has_gone_disturbs_nobody(
+def test_syslog_that_has_gone_does_not_disturb_the_log_and_a_missing_one_is_refused(
     lines: io.StringIO, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(BadInput, match=r"^syslog: unix:.* cannot be reached"):

@@ -47,13 +47,13 @@ def used_to_quick_requests() -> Loop:
     return loop
 
 
-def test_at_first_it_sleeps() -> None:
+def test_busy_poll_is_off_at_first() -> None:
     loop = Loop()
     loop.lookout.on_reply()
     assert loop.turns_awake() == 0
 
 
-def test_between_quick_requests_it_is_awake_and_gives_way_to_others() -> None:
+def test_busy_poll_runs_between_quick_requests_and_yields_the_processor() -> None:
     loop = used_to_quick_requests()
     loop.lookout.on_reply()
     awake = loop.turns_awake()
@@ -61,7 +61,7 @@ def test_between_quick_requests_it_is_awake_and_gives_way_to_others() -> None:
     assert loop.given_way == awake - 1
 
 
-def test_it_ends_when_work_has_come() -> None:
+def test_busy_poll_ends_when_work_arrives() -> None:
     loop = used_to_quick_requests()
     loop.lookout.on_reply()
     loop.lookout.on_request()
@@ -69,7 +69,7 @@ def test_it_ends_when_work_has_come() -> None:
     assert loop.given_way == 0
 
 
-def test_who_asks_seldom_is_slept_for() -> None:
+def test_busy_poll_is_off_after_infrequent_requests() -> None:
     loop = used_to_quick_requests()
     for _ in range(20):
         loop.exchange(0.5)
@@ -77,14 +77,14 @@ def test_who_asks_seldom_is_slept_for() -> None:
     assert loop.turns_awake() == 0
 
 
-def test_many_answers_in_a_row_need_one_lookout() -> None:
+def test_busy_poll_runs_once_for_many_answers_in_a_row() -> None:
     loop = used_to_quick_requests()
     for _ in range(10):
         loop.lookout.on_reply()
     assert loop.turns_awake() < 1_100
 
 
-def test_where_others_want_the_processor_it_sleeps() -> None:
+def test_busy_poll_stops_when_other_processes_need_the_processor() -> None:
     loop = used_to_quick_requests()
     loop.way_seconds = MAX_POLL_SECONDS
     loop.lookout.on_reply()

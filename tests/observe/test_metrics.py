@@ -51,7 +51,7 @@ def play(queues: Queues, clock: ManualClock) -> None:
     clock.advance(7 * SECOND)
 
 
-def test_backlog_inflight_and_dead_letters_are_as_they_are(
+def test_metrics_of_backlog_leases_and_dead_letters_match_the_store(
     queues: Queues, metrics: Metrics, clock: ManualClock
 ) -> None:
     play(queues, clock)
@@ -69,7 +69,9 @@ def test_backlog_inflight_and_dead_letters_are_as_they_are(
     assert samples(queues, metrics)['yirangmq_queue_paused{queue="mail"}'] == 1
 
 
-def test_rate_failure_rate_and_mean_times_match_the_run(queues: Queues, metrics: Metrics, clock: ManualClock) -> None:
+def test_metrics_rates_failure_rate_and_mean_times_match_the_run(
+    queues: Queues, metrics: Metrics, clock: ManualClock
+) -> None:
     play(queues, clock)
     assert metrics.rates() == {
         "mail": {
@@ -85,7 +87,7 @@ def test_rate_failure_rate_and_mean_times_match_the_run(queues: Queues, metrics:
     }
 
 
-def test_counters_match_the_run(queues: Queues, metrics: Metrics, clock: ManualClock) -> None:
+def test_metrics_counters_match_the_run(queues: Queues, metrics: Metrics, clock: ManualClock) -> None:
     play(queues, clock)
     DeadLetters(queues).requeue("mail")
     queues.release([delivery.lease_id for delivery in queues.lease("mail", 1)])
@@ -112,7 +114,7 @@ def test_counters_match_the_run(queues: Queues, metrics: Metrics, clock: ManualC
     assert {name: found[name] for name in expected} == expected
 
 
-def test_times_are_counted_in_buckets(queues: Queues, metrics: Metrics, clock: ManualClock) -> None:
+def test_metrics_times_are_counted_in_histogram_buckets(queues: Queues, metrics: Metrics, clock: ManualClock) -> None:
     play(queues, clock)
     found = samples(queues, metrics)
     work = 'yirangmq_processing_seconds_bucket{queue="mail",le="%s"}'
@@ -124,7 +126,7 @@ def test_times_are_counted_in_buckets(queues: Queues, metrics: Metrics, clock: M
     assert found['yirangmq_wait_seconds_sum{queue="mail"}'] == 27
 
 
-def test_a_lease_that_was_extended_counts_from_its_beginning(
+def test_metrics_processing_time_of_an_extended_lease_counts_from_its_start(
     queues: Queues, metrics: Metrics, clock: ManualClock
 ) -> None:
     queues.publish("mail", 1)
@@ -136,7 +138,7 @@ def test_a_lease_that_was_extended_counts_from_its_beginning(
     assert metrics.rates()["mail"]["meanProcessingSec"] == 80
 
 
-def test_commits_are_counted_by_what_they_carried(metrics: Metrics) -> None:
+def test_metrics_of_commits_count_requests_messages_and_times(metrics: Metrics) -> None:
     metrics.on_events([MessagesPublished("mail", 3, 30), GroupCommitted(2, 3, 0.0004, 0.002)])
     metrics.on_events([MessagesPublished("mail", 60, 600), GroupCommitted(1, 60, 0.004, 0.0001)])
     metrics.on_events([GroupCommitted(1, 0, 1.0, 1.0)])  # changed nothing, synced nothing
@@ -159,7 +161,7 @@ def test_commits_are_counted_by_what_they_carried(metrics: Metrics) -> None:
 # -- the last minute --------------------------------------------------------------------------------------------------
 
 
-def test_rates_are_those_of_the_last_minute(queues: Queues, metrics: Metrics, clock: ManualClock) -> None:
+def test_metrics_rates_are_those_of_the_last_minute(queues: Queues, metrics: Metrics, clock: ManualClock) -> None:
     queues.publish_many("mail", [1] * 60)
     clock.advance(59 * SECOND)
     assert metrics.rates()["mail"]["publishedPerSec"] == round(60 / 59, 3)
@@ -169,14 +171,16 @@ def test_rates_are_those_of_the_last_minute(queues: Queues, metrics: Metrics, cl
     assert metrics.rates()["mail"]["publishedPerSec"] == 2.0
 
 
-def test_a_server_just_started_divides_by_its_age(queues: Queues, metrics: Metrics, clock: ManualClock) -> None:
+def test_metrics_rates_of_a_server_just_started_are_divided_by_its_age(
+    queues: Queues, metrics: Metrics, clock: ManualClock
+) -> None:
     queues.publish_many("mail", [1] * 30)
     assert metrics.rates()["mail"]["publishedPerSec"] == 30
     clock.advance(10 * SECOND)
     assert metrics.rates()["mail"]["publishedPerSec"] == 3
 
 
-def test_means_of_nothing_are_none() -> None:
+def test_metrics_means_of_nothing_are_none() -> None:
     assert {name: value for name, value in no_rates().items() if value is None} == {
         "failureRate": None,
         "meanProcessingSec": None,
@@ -184,7 +188,7 @@ def test_means_of_nothing_are_none() -> None:
     }
 
 
-def test_a_minute_keeps_sixty_seconds() -> None:
+def test_metrics_rate_window_keeps_sixty_seconds() -> None:
     minute = MinuteWindow()
     for second in range(200):
         minute.add(second * SECOND, seen=1)
@@ -194,13 +198,13 @@ def test_a_minute_keeps_sixty_seconds() -> None:
     assert minute.sums(300 * SECOND) == {}
 
 
-def test_the_window_is_as_long_as_it_can_be() -> None:
+def test_metrics_rate_window_is_as_long_as_it_can_be() -> None:
     assert window_seconds(1_000_500, 0) == 59.5
     assert window_seconds(1_010_000, 1_000_000) == 10
     assert window_seconds(1_000_001, 1_000_000) == 1
 
 
-def test_a_histogram_counts_what_is_at_most_its_bound() -> None:
+def test_metrics_histogram_counts_values_up_to_each_bound() -> None:
     histogram = Histogram((1, 5, 10))
     histogram.observe_all([1, 2, 5, 6, 11])
     assert histogram.observe_all([7, 9]) == 16
@@ -213,7 +217,7 @@ def test_a_histogram_counts_what_is_at_most_its_bound() -> None:
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_metric_with_a_number_has_its_help_and_type(queues: Queues, metrics: Metrics, clock: ManualClock) -> None:
+def test_metrics_with_a_value_all_have_help_and_type(queues: Queues, metrics: Metrics, clock: ManualClock) -> None:
     play(queues, clock)
     rows = queues.read(lambda transaction: queries.rows(transaction, None, queues.now_ms()))
     server: dict[str, Samples] = {
@@ -235,7 +239,7 @@ def test_every_metric_with_a_number_has_its_help_and_type(queues: Queues, metric
     assert len(names) == len(set(names))
 
 
-def test_a_queue_that_is_gone_is_forgotten(queues: Queues, metrics: Metrics) -> None:
+def test_metrics_of_a_deleted_queue_are_forgotten(queues: Queues, metrics: Metrics) -> None:
     queues.publish("mail", 1)
     queues.publish("post", 1)
     queues.delete_queue("mail")

@@ -45,7 +45,7 @@ def taken(kind: socket.SocketKind) -> Iterator[int]:
 @pytest.mark.parametrize(
     ("setting", "kind", "others", "way"), WAYS, ids=[f"{setting}-{kind.name}" for setting, kind, _, _ in WAYS]
 )
-def test_a_port_in_use_is_told_with_its_setting_its_holder_and_the_way_out(
+def test_port_in_use_is_reported_with_setting_holder_and_remedy(
     tmp_path: Path, setting: str, kind: socket.SocketKind, others: tuple[str, ...], way: str
 ) -> None:
     with taken(kind) as port:
@@ -60,7 +60,7 @@ def test_a_port_in_use_is_told_with_its_setting_its_holder_and_the_way_out(
 
 
 @pytest.mark.process
-def test_the_sockets_of_a_server_are_not_taken_by_another(tmp_path: Path) -> None:
+def test_listener_sockets_of_a_running_server_are_not_taken_by_another(tmp_path: Path) -> None:
     paths = {name: str(tmp_path / name) for name in ("own", "feed", "web")}
     first = ("--socket", paths["own"], "--topics", str(tmp_path / "t"), "--feed-socket", paths["feed"])
     with daemon(tmp_path, *first, "--http", f"unix:{paths['web']}") as server:
@@ -77,7 +77,7 @@ def test_the_sockets_of_a_server_are_not_taken_by_another(tmp_path: Path) -> Non
         assert run_command(tmp_path, "status", "--store", f"unix:{paths['own']}").returncode == 0
 
 
-def test_a_port_that_nobody_has_and_a_process_that_is_not_there_are_nobodys() -> None:
+def test_port_holder_is_the_process_that_has_the_port_and_unknown_for_a_free_port() -> None:
     with taken(STREAM) as port:
         assert process_on_port(port) == describe_process(os.getpid())
         assert process_on_port(port, DATAGRAM).startswith(UNKNOWN_PROCESS)
@@ -85,7 +85,7 @@ def test_a_port_that_nobody_has_and_a_process_that_is_not_there_are_nobodys() ->
     assert describe_process(2**22 + 1) == f"process {2**22 + 1}"
 
 
-def test_a_socket_is_somebodys_while_they_listen_even_if_they_are_busy(tmp_path: Path) -> None:
+def test_socket_path_is_in_use_while_its_owner_listens_even_if_it_is_busy(tmp_path: Path) -> None:
     path = tmp_path / "s"
     assert process_on_socket(path) is None
     with socket.socket(socket.AF_UNIX) as held, socket.socket(socket.AF_UNIX) as guest:
@@ -107,7 +107,7 @@ def test_a_socket_is_somebodys_while_they_listen_even_if_they_are_busy(tmp_path:
         (errno.EACCES, 8080, "Permission denied; choose another"),
     ],
 )
-def test_other_reasons_have_their_own_words(number: int, port: int, hint: str) -> None:
+def test_listener_error_for_other_causes_has_its_own_hint(number: int, port: int, hint: str) -> None:
     error = cannot_listen("http", ("203.0.113.1", port), OSError(number, os.strerror(number)))
     assert hint in str(error)
     assert str(error).startswith(f"http: 203.0.113.1:{port}: ")

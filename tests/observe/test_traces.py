@@ -45,7 +45,7 @@ def trace_ids(spans: Sequence[ReadableSpan]) -> list[str]:
     return [f"{span.context.trace_id:032x}" for span in spans if span.context is not None]
 
 
-def test_a_message_is_followed_from_its_producer_to_its_ack(
+def test_trace_follows_a_message_from_its_producer_to_its_ack(
     queues: Queues, clock: ManualClock, exporter: InMemorySpanExporter
 ) -> None:
     queues.publish("mail", NewMessage(payload=1, attributes={"traceparent": f"00-{TRACE}-{SPAN}-01"}))
@@ -73,13 +73,13 @@ def test_a_message_is_followed_from_its_producer_to_its_ack(
     }
 
 
-def test_a_trace_id_alone_is_carried_too(queues: Queues, exporter: InMemorySpanExporter) -> None:
+def test_trace_id_alone_is_carried_too(queues: Queues, exporter: InMemorySpanExporter) -> None:
     queues.publish("mail", NewMessage(payload=1, trace_id=TRACE))
     queues.publish("mail", NewMessage(payload=1, trace_id="0AF76519-16cd-43dd-8448-eb211c80319c"))
     assert trace_ids(exporter.get_finished_spans()) == [TRACE, TRACE]
 
 
-def test_any_other_trace_id_is_kept_as_an_attribute(queues: Queues, exporter: InMemorySpanExporter) -> None:
+def test_trace_id_of_another_form_is_kept_as_an_attribute(queues: Queues, exporter: InMemorySpanExporter) -> None:
     queues.publish("mail", NewMessage(payload=1, trace_id="order 17"))
     [span] = exporter.get_finished_spans()
     assert span.parent is None
@@ -87,14 +87,14 @@ def test_any_other_trace_id_is_kept_as_an_attribute(queues: Queues, exporter: In
     assert span.attributes["yirangmq.trace_id"] == "order 17"
 
 
-def test_messages_without_a_trace_leave_none(queues: Queues, exporter: InMemorySpanExporter) -> None:
+def test_trace_is_not_recorded_for_messages_without_a_trace(queues: Queues, exporter: InMemorySpanExporter) -> None:
     queues.publish("mail", NewMessage(payload=1, type="note", attributes={"a": 1}))
     queues.ack(queues.lease("mail")[0].lease_id)
     assert exporter.get_finished_spans() == ()
 
 
 @pytest.mark.parametrize(("outcome", "status"), [("ok", "UNSET"), ("release", "UNSET"), ("TIMEOUT", "ERROR")])
-def test_a_failed_attempt_is_an_error(
+def test_trace_span_of_a_failed_attempt_is_an_error(
     traces: TraceExporter, exporter: InMemorySpanExporter, outcome: str, status: str
 ) -> None:
     traces.on_events([TraceStep("mail", "m-1", '{"traceId":"x"}', "process", 2, START_MS, START_MS + 1, outcome)])
@@ -105,7 +105,7 @@ def test_a_failed_attempt_is_an_error(
 @pytest.mark.parametrize(
     "header", ["", "[]", "{", '{"traceId":7,"attributes":[]}', '{"attributes":{"traceparent":"x"}}']
 )
-def test_a_header_that_makes_no_sense_is_a_trace_of_its_own(
+def test_trace_header_that_is_invalid_starts_a_trace_of_its_own(
     traces: TraceExporter, exporter: InMemorySpanExporter, header: str
 ) -> None:
     traces.on_events([TraceStep("mail", "m-1", header, "publish", 0, START_MS, START_MS)])
@@ -127,7 +127,7 @@ def test_a_header_that_makes_no_sense_is_a_trace_of_its_own(
         ),
     ],
 )
-def test_traces_are_collected_only_where_somebody_has_set_that_up(before: str, found: bool) -> None:
+def test_trace_collection_is_on_only_with_a_configured_tracer_provider(before: str, found: bool) -> None:
     program = f"{before}\nfrom yirangmq.observe.traces import load\nprint(load() is not None)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == f"{found}\n"

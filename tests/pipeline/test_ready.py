@@ -13,7 +13,9 @@ from yirangmq.pipeline import environment
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 
-def test_the_doctor_finds_everything_here(spark: SparkSession, served: Served, capfdbinary: Any) -> None:
+def test_spark_doctor_finds_everything_installed_and_names_an_absent_broker(
+    spark: SparkSession, served: Served, capfdbinary: Any
+) -> None:
     command = commands.made(capfdbinary)
     found = {one["what"]: one for one in command(f"spark doctor --broker {served.url} --json").json["checks"]}
     assert {"java", "pyspark", "pandas", "pyarrow", "protobuf", "broker", "session", "python of tasks"} <= found.keys()
@@ -23,7 +25,7 @@ def test_the_doctor_finds_everything_here(spark: SparkSession, served: Served, c
     assert [one["what"] for one in told["checks"] if not one["is_well"]] == ["broker"]
 
 
-def test_a_package_that_is_missing_or_of_a_wrong_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_doctor_names_a_package_that_is_missing_or_of_a_wrong_version(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(environment.PACKAGES, "no-such-package", ())
     monkeypatch.setitem(environment.BELOW, "pyspark", (4,))
     wrong = {one.what: one.found for one in environment.run_checks() if not one.is_well and one.is_needed}
@@ -33,7 +35,7 @@ def test_a_package_that_is_missing_or_of_a_wrong_version_is_named(monkeypatch: p
 
 
 @pytest.mark.slow
-def test_a_warm_start_is_made_used_and_removed(
+def test_spark_warmup_file_is_made_used_and_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: Any
 ) -> None:
     from yirangmq.cli.commands.pipeline.common import quick_start

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = code_blocks((ROOT / "docs/spark.md").read_text(), "python")
 
 
-def test_the_page_of_options_is_current() -> None:
+def test_spark_options_page_is_current() -> None:
     assert PAGE.read_text() == page(), "run tools/spark_docs.py"
     for option in OPTIONS:
         assert f"`{option.name}`" in page()
@@ -24,7 +24,7 @@ def test_the_page_of_options_is_current() -> None:
 
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_the_programs_of_the_page_run(spark: SparkSession, served: Served) -> None:
+def test_spark_page_programs_run(spark: SparkSession, served: Served) -> None:
     served.append("trades", '{"price": 71200}')
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):

@@ -36,7 +36,7 @@ def errors_of(frame: DataFrame) -> list[list[str]]:
     return [row["errors"] for row in frame.orderBy("n").collect()]
 
 
-def test_an_envelope_becomes_columns_and_its_bytes_stay(spark: SparkSession) -> None:
+def test_parse_envelope_makes_columns_and_keeps_the_bytes(spark: SparkSession) -> None:
     text = json.dumps(ENVELOPE).encode()
     (row,) = steps.parse_envelope(rows_of(spark, text)).collect()
     assert (row["message_id"], row["type"], row["version"], row["trace_id"]) == ("m-1", "order", 2, "t-1")
@@ -46,21 +46,21 @@ def test_an_envelope_becomes_columns_and_its_bytes_stay(spark: SparkSession) -> 
     assert (bytes(row["value"]), row["errors"]) == (text, [])
 
 
-def test_a_bare_payload_is_all_payload(spark: SparkSession) -> None:
+def test_parse_envelope_of_a_bare_payload_makes_all_of_it_payload(spark: SparkSession) -> None:
     found = steps.parse_envelope(rows_of(spark, b'{"id": 7}', b"[1]", b'"word"', b'{"payload": 1}')).orderBy("n")
     assert [row["payload"] for row in found.collect()] == ['{"id": 7}', "[1]", '"word"', '{"payload": 1}']
     assert errors_of(found) == [[], [], [], []]
     assert found.where("type is not null or message_id is not null").count() == 0
 
 
-def test_what_is_no_json_has_a_name_for_it(spark: SparkSession) -> None:
+def test_parse_envelope_of_invalid_json_or_null_adds_a_named_error(spark: SparkSession) -> None:
     bad = rows_of(spark, None, b"", b"{", b"\xff\xfe", b'{"a": 1} tail', b'{"a": 1}')
     found = steps.parse_envelope(bad)
     assert errors_of(found) == [[NULL], *([[NOT_JSON]] * 4), []]
     assert found.where("size(errors) > 0 and payload is not null").count() == 0
 
 
-def test_a_payload_whose_schema_changed_has_an_error_and_no_members(spark: SparkSession) -> None:
+def test_parse_envelope_of_a_payload_whose_schema_changed_adds_an_error_and_no_members(spark: SparkSession) -> None:
     texts = [{"id": 1, "at": "x"}, {"id": "one"}, {"id": 2, "more": True}, {}]
     values = [json.dumps({**ENVELOPE, "payload": payload}).encode() for payload in texts]
     found = steps.parse_envelope(rows_of(spark, *values), "id bigint, at string")
@@ -69,7 +69,7 @@ def test_a_payload_whose_schema_changed_has_an_error_and_no_members(spark: Spark
     assert members == [(1, "x"), (None, None), (2, None), (None, None)]
 
 
-def test_errors_of_two_steps_stand_together_once(spark: SparkSession) -> None:
+def test_validate_adds_its_errors_to_those_of_parse_envelope_once(spark: SparkSession) -> None:
     frame = rows_of(spark, b'{"id": 1}', b'{"id": "x"}', b"{}", b"no", None, b"\xff\xfe")
     found = errors_of(steps.validate(steps.parse_envelope(frame), SCHEMA))
     assert found[0] == []
@@ -78,14 +78,14 @@ def test_errors_of_two_steps_stand_together_once(spark: SparkSession) -> None:
     assert found[3:] == [[NOT_JSON], [NULL], [NOT_JSON]]
 
 
-def test_a_bad_schema_is_told_of_before_any_row_is_read(spark: SparkSession) -> None:
+def test_json_schema_or_payload_type_that_is_wrong_is_refused_before_any_row_is_read(spark: SparkSession) -> None:
     with pytest.raises(BadInput, match="schema: is no JSON Schema"):
         steps.validate(rows_of(spark, b"{}"), {"type": "nothing"})
     with pytest.raises(BadInput, match="payload"):
         steps.parse_envelope(rows_of(spark, b"{}"), "id nosuchtype")
 
 
-def test_rows_get_the_columns_of_a_table_or_nulls(spark: SparkSession) -> None:
+def test_enrich_adds_the_columns_of_a_table_or_nulls(spark: SparkSession) -> None:
     frame = spark.createDataFrame([(1, "n"), (2, "s"), (3, None)], "n int, shop string")
     table = spark.createDataFrame([("n", "north")], "shop string, name string")
     wanted = spark.createDataFrame(
@@ -96,13 +96,13 @@ def test_rows_get_the_columns_of_a_table_or_nulls(spark: SparkSession) -> None:
         steps.enrich(frame, table.withColumnRenamed("name", "n"), "shop")
 
 
-def test_one_row_of_each_key_is_kept(spark: SparkSession) -> None:
+def test_deduplicate_keeps_one_row_of_each_key(spark: SparkSession) -> None:
     frame = spark.createDataFrame([("a", 1), ("a", 1), ("b", 1)], "message_id string, n int")
     wanted = spark.createDataFrame([("a", 1), ("b", 1)], "message_id string, n int")
     assertDataFrameEqual(steps.deduplicate(frame), wanted)
 
 
-def test_windows_count_rows_and_failures(spark: SparkSession) -> None:
+def test_aggregate_counts_rows_and_failures_of_windows_and_refuses_a_wrong_measure(spark: SparkSession) -> None:
     rows = [(NOON + timedelta(seconds=20 * n), ["x"] if n == 2 else [], n) for n in range(5)]
     frame = spark.createDataFrame(rows, "timestamp timestamp, errors array<string>, n int")
     found = steps.aggregate(frame).orderBy("start").collect()
@@ -115,7 +115,7 @@ def test_windows_count_rows_and_failures(spark: SparkSession) -> None:
         steps.aggregate(frame, measures={"most": "max(nothing)"})
 
 
-def test_rows_go_where_the_first_rule_says_and_bad_ones_to_the_dead_letters(spark: SparkSession) -> None:
+def test_route_sends_rows_by_the_first_matching_rule_and_bad_rows_to_the_dead_letters(spark: SparkSession) -> None:
     rows: list[Any] = [(1, 5000, []), (2, 10, []), (3, None, []), (4, 5000, ["a", "b"]), (5, 10, ["c"])]
     frame = spark.createDataFrame(rows, "n int, amount int, errors array<string>")
     rules = {"queue:large": "amount > 1000", "topic:known": "amount is not null"}
@@ -127,24 +127,24 @@ def test_rows_go_where_the_first_rule_says_and_bad_ones_to_the_dead_letters(spar
 
 
 @pytest.mark.parametrize("target", ["large", "queue:", "file:x", ""])
-def test_a_wrong_target_is_named(spark: SparkSession, target: str) -> None:
+def test_route_with_a_wrong_target_is_refused(spark: SparkSession, target: str) -> None:
     with pytest.raises(BadInput, match="target"):
         steps.route(rows_of(spark, b"{}"), {target: "true"}, "queue:rest")
 
 
-def test_a_wrong_rule_is_named_by_its_target(spark: SparkSession) -> None:
+def test_route_with_a_wrong_rule_is_refused_by_its_target(spark: SparkSession) -> None:
     with pytest.raises(BadInput, match=r"queue:a: 'n >'.*Syntax error"):
         steps.route(rows_of(spark, b"{}"), {"queue:a": "n >"}, "queue:rest")
     with pytest.raises(BadInput, match=r"queue:a: .*amuont"):
         steps.route(rows_of(spark, b"{}"), {"queue:a": "amuont > 1"}, "queue:rest")
 
 
-def test_a_missing_column_is_told_of_with_its_neighbour(spark: SparkSession) -> None:
+def test_parse_envelope_of_a_missing_column_is_refused_with_a_similar_name(spark: SparkSession) -> None:
     with pytest.raises(BadInput, match=r"no column 'valeu'.*did you mean 'value'"):
         steps.parse_envelope(rows_of(spark, b"{}"), value="valeu")
 
 
-def test_a_sample_by_key_takes_all_rows_of_a_key_or_none_and_always_the_same(spark: SparkSession) -> None:
+def test_sample_by_key_takes_all_rows_of_a_key_or_none_and_always_the_same(spark: SparkSession) -> None:
     frame = spark.range(2000).selectExpr("id", "cast(id % 500 as string) as shop")
     taken = steps.sample(frame, 0.3, by="shop").groupBy("shop").count().collect()
     assert {row["count"] for row in taken} == {4}
@@ -155,13 +155,13 @@ def test_a_sample_by_key_takes_all_rows_of_a_key_or_none_and_always_the_same(spa
         steps.sample(frame, 0)
 
 
-def test_the_sink_is_given_what_it_takes(spark: SparkSession) -> None:
+def test_for_sink_keeps_only_the_columns_the_sink_takes(spark: SparkSession) -> None:
     frame = steps.route(steps.parse_envelope(rows_of(spark, b"{}")), {}, "queue:a")
     kept = steps.for_sink(frame).columns
     assert kept == ["value", "target", "reason", "message_id", "type", "version", "trace_id"]
 
 
-def test_a_time_from_the_future_becomes_now_and_an_error(spark: SparkSession) -> None:
+def test_guard_time_turns_a_time_from_the_future_into_now_and_an_error(spark: SparkSession) -> None:
     now = datetime.now(UTC)
     rows = [(1, now - timedelta(days=1)), (2, now + timedelta(days=400)), (3, None)]
     frame = spark.createDataFrame(rows, "n int, timestamp timestamp")

@@ -75,7 +75,7 @@ def envelope(id: str, ago: timedelta) -> str:
     return json.dumps({"messageId": id, "timestamp": at, "type": "t", "payload": {"id": id}})
 
 
-def test_bad_rows_are_buried_with_a_reason_and_a_restart_goes_on(
+def test_pipeline_process_dead_letters_bad_rows_with_a_reason_and_a_restart_resumes(
     command: Command, served: Served, tmp_path: Path
 ) -> None:
     good = [json.dumps({"id": n, "amount": amount}) for n, amount in ((1, 500), (2, 5))]
@@ -101,7 +101,9 @@ def test_bad_rows_are_buried_with_a_reason_and_a_restart_goes_on(
     assert len(served.payloads("p.small")) == 2
 
 
-def test_what_a_query_does_is_seen_here_and_at_the_broker(command: Command, served: Served, tmp_path: Path) -> None:
+def test_pipeline_process_reports_progress_on_screen_in_status_and_at_the_broker(
+    command: Command, served: Served, tmp_path: Path
+) -> None:
     served.append("p.seen", *range(5))
     shown = command("pipeline process --from topic:p.seen --to topic:p.out --start earliest --once --name seen").out
     assert "batch 0  5 rows" in shown
@@ -117,7 +119,7 @@ def test_what_a_query_does_is_seen_here_and_at_the_broker(command: Command, serv
     assert served.values("p.out") == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_a_value_that_a_step_made_null_is_buried_or_stops_the_query(
+def test_pipeline_process_dead_letters_a_value_that_a_step_made_null_or_fails(
     command: Command, served: Served, tmp_path: Path
 ) -> None:
     served.append("p.null", 1, 2, 3)
@@ -133,7 +135,7 @@ def test_a_value_that_a_step_made_null_is_buried_or_stops_the_query(
     assert "null" in letter["failure"]["reasonMessage"]
 
 
-def test_a_clock_that_jumps_makes_nobody_late_and_who_is_late_is_counted(
+def test_watermark_ignores_a_time_far_ahead_and_late_rows_are_counted(
     command: Command, served: Served, tmp_path: Path
 ) -> None:
     line = "pipeline process --from topic:p.clock --to queue:p.clocked --start earliest --once --name clock --json "
@@ -150,7 +152,7 @@ def test_a_clock_that_jumps_makes_nobody_late_and_who_is_late_is_counted(
     assert (told["rows"], told["late"]) == (3, 1)
 
 
-def test_windows_of_a_stream_are_written_when_they_are_over(command: Command, served: Served, tmp_path: Path) -> None:
+def test_pipeline_process_writes_windows_when_they_are_over(command: Command, served: Served, tmp_path: Path) -> None:
     hour = timedelta(hours=1)
     served.append("p.windows", envelope("a", hour), *[envelope("b", hour / 2)] * 2)
     served.append("p.windows", envelope("c", 0 * hour))
@@ -177,7 +179,7 @@ def test_windows_of_a_stream_are_written_when_they_are_over(command: Command, se
     ],
     ids=lambda value: None if isinstance(value, str) and not value.startswith("--") else str(value).split()[-1],
 )
-def test_a_mistake_is_told_of_before_any_data_moves(
+def test_pipeline_process_refuses_a_mistake_before_any_data_moves(
     command: Command, served: Served, tmp_path: Path, more: str, field: str, words: str
 ) -> None:
     line = "pipeline process --from topic:p.none --to queue:p.never --json "
@@ -187,7 +189,7 @@ def test_a_mistake_is_told_of_before_any_data_moves(
     assert not any(row["exists"] for row in served.ask("GET", "/v1/status?queue=p.never")["queues"])
 
 
-def test_spark_says_its_errors_once_and_changes_no_handler_of_others(
+def test_spark_errors_are_printed_once_and_other_log_handlers_stay_unchanged(
     command: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     line = f"pipeline explain --from topic:p.none --to queue:p.q --steps {module(tmp_path)}:no_column --json"
@@ -199,7 +201,9 @@ def test_spark_says_its_errors_once_and_changes_no_handler_of_others(
     assert caplog.handler.formatter is formatter
 
 
-def test_a_query_that_fails_says_why_everywhere(command: Command, served: Served, tmp_path: Path) -> None:
+def test_pipeline_process_failure_is_reported_on_screen_in_status_and_at_the_broker(
+    command: Command, served: Served, tmp_path: Path
+) -> None:
     served.append("p.breaks", 1)
     line = "pipeline process --from topic:p.breaks --to queue:p.x --start earliest --once "
     line += f"--steps {module(tmp_path)}:breaks"
@@ -210,7 +214,7 @@ def test_a_query_that_fails_says_why_everywhere(command: Command, served: Served
     assert (card["state"], "ZeroDivisionError" in card["error"]) == ("failed", True)
 
 
-def test_a_stream_goes_on_until_it_is_asked_to_stop(command: Command, served: Served, tmp_path: Path) -> None:
+def test_pipeline_process_runs_until_it_is_asked_to_stop(command: Command, served: Served, tmp_path: Path) -> None:
     served.append("p.on", 0)
 
     def watch() -> None:
@@ -232,7 +236,7 @@ def test_a_stream_goes_on_until_it_is_asked_to_stop(command: Command, served: Se
     assert command("pipeline stop on --json", code=4).complaint["code"] == "wrong_state"
 
 
-def test_a_query_that_a_busy_machine_could_not_start_is_started_again(
+def test_pipeline_process_restarts_a_query_that_a_busy_machine_could_not_start(
     command: Command, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Spark tells it, when a Python process takes more than ten seconds to start."""
@@ -257,7 +261,7 @@ def test_a_query_that_a_busy_machine_could_not_start_is_started_again(
     assert "too busy" in command(f"{line} --name busier", code=10).complaint["error"]
 
 
-def test_what_would_run_is_explained(command: Command, tmp_path: Path) -> None:
+def test_pipeline_explain_shows_the_starting_position_and_the_columns(command: Command, tmp_path: Path) -> None:
     line = f"pipeline explain --from topic:p.none --to queue:p.q --steps {module(tmp_path)}:sort"
     shown = command(line).out
     assert "no checkpoint yet: starting at latest" in shown
@@ -265,7 +269,7 @@ def test_what_would_run_is_explained(command: Command, tmp_path: Path) -> None:
     assert [one["name"] for one in command(f"{line} --json").json["columns"]][:1] == ["value"]
 
 
-def test_a_second_query_on_one_checkpoint_is_refused_at_once(command: Command, tmp_path: Path) -> None:
+def test_checkpoint_in_use_refuses_a_second_query_at_once(command: Command, tmp_path: Path) -> None:
     with stream_job.checkpoint_lock(tmp_path / "yirang-pipelines" / "two" / "checkpoint"):
         complaint = command("pipeline process --from topic:p.a --to queue:p.b --name two --json", code=5).complaint
     assert (complaint["code"], complaint["field"]) == ("store_busy", "checkpoint")

@@ -26,13 +26,13 @@ PROGRESS: dict[str, Any] = {
 }
 
 
-def test_a_progress_in_one_line() -> None:
+def test_progress_of_a_batch_is_shown_in_one_line() -> None:
     seen = parse_batch_progress(PROGRESS)
     assert seen.line() == "batch 3  100 rows  200/s  500 ms  at 40  lag 1,000  dead 4  late 2"
     assert parse_batch_progress({"sources": [{"endOffset": "5"}]}).line() == "batch -1  0 rows  0/s  0 ms"
 
 
-def test_flows_are_followed_by_events_and_by_sparks_log(tmp_path: Path) -> None:
+def test_flow_progress_comes_from_events_and_from_the_log_of_spark(tmp_path: Path) -> None:
     flows = FlowStates(tmp_path)
     for text in ("Flow spark_catalog.default.orders is QUEUED.", "Flow spark_catalog.default.orders is RUNNING."):
         assert flows.on_event(text) is not None
@@ -47,7 +47,7 @@ def test_flows_are_followed_by_events_and_by_sparks_log(tmp_path: Path) -> None:
     assert (failed.state, failed.is_over, failed.document()["error"]) == ("FAILED", True, "Error: no room")
 
 
-def test_a_flow_that_does_not_fit_is_named_with_its_reason_and_its_place(tmp_path: Path) -> None:
+def test_flow_that_cannot_be_resolved_is_named_with_its_reason_and_place(tmp_path: Path) -> None:
     told = "Failed to resolve flow: 'spark_catalog.default.totals'."
     text = f"{told}\nError: [UNRESOLVED_COLUMN.WITH] `amuont` is no column\nx"
     assert unresolved_of(text) == UnresolvedFlow("totals", "`amuont` is no column")
@@ -59,7 +59,7 @@ def test_a_flow_that_does_not_fit_is_named_with_its_reason_and_its_place(tmp_pat
     assert location_of("other", elements, tmp_path) is None
 
 
-def test_an_error_in_sql_is_told_by_its_file_and_line(tmp_path: Path) -> None:
+def test_sql_error_names_its_file_and_line(tmp_path: Path) -> None:
     class Registry:
         """As Spark's: it says the line, and not of which file."""
 
@@ -81,13 +81,13 @@ def test_an_error_in_sql_is_told_by_its_file_and_line(tmp_path: Path) -> None:
     ],
     ids=["option", "silent", "retired"],
 )
-def test_an_error_of_the_source_is_found_in_sparks_text(text: str, kind: type[QueueError]) -> None:
+def test_spark_error_text_is_searched_for_the_error_of_the_source(text: str, kind: type[QueueError]) -> None:
     made = spark_errors.as_queue_error(RuntimeError(text))
     assert type(made) is kind
     assert "\n" not in str(made)
 
 
-def test_a_stream_that_failed_is_no_bad_input() -> None:
+def test_spark_error_of_a_failed_stream_is_no_bad_input_and_is_cut_to_its_cause() -> None:
     text = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Python worker failed. SQLSTATE: XXKST"
     assert spark_errors.one_line(text) == "Python worker failed. SQLSTATE: XXKST"
     assert not spark_errors.is_input_error(text)
@@ -99,13 +99,13 @@ def test_a_stream_that_failed_is_no_bad_input() -> None:
     assert spark_errors.is_input_error("[PARSE_SYNTAX_ERROR] Syntax error at or near end of input.")
 
 
-def test_what_is_not_sparks_is_left_as_it_is() -> None:
+def test_spark_error_conversion_leaves_other_errors_unchanged() -> None:
     assert spark_errors.as_queue_error(ValueError("x")) is None
     with pytest.raises(ValueError, match="x"), spark_errors.translated_errors():
         raise ValueError("x")
 
 
-def test_what_java_prints_goes_to_a_file_and_our_lines_come_back(tmp_path: Path, capfd: Any) -> None:
+def test_spark_log_takes_the_output_of_java_and_returns_the_lines_of_yirangmq(tmp_path: Path, capfd: Any) -> None:
     log = SparkLog(tmp_path / "a" / "spark.log")
     with log.capture():
         subprocess.run(["sh", "-c", "echo noise; echo 'yirangmq: 7 records are gone' >&2"], check=True)
@@ -116,7 +116,7 @@ def test_what_java_prints_goes_to_a_file_and_our_lines_come_back(tmp_path: Path,
     assert "noise" not in capfd.readouterr().out
 
 
-def test_pipelines_of_a_folder(tmp_path: Path) -> None:
+def test_run_registry_lists_the_pipelines_of_a_folder_and_marks_a_dead_pipeline_lost(tmp_path: Path) -> None:
     folder = run_registry.folder_of(tmp_path, "a")
     with pytest.raises(NotFound, match="no pipeline 'a'"):
         run_registry.load(folder)
@@ -136,7 +136,7 @@ def test_pipelines_of_a_folder(tmp_path: Path) -> None:
         run_registry.folder_of(tmp_path, "../x")
 
 
-def test_a_project_is_laid_out_once(tmp_path: Path) -> None:
+def test_project_template_is_laid_out_once_with_valid_programs(tmp_path: Path) -> None:
     made = project_template.init("shop", tmp_path)
     assert all(path.exists() for path in made)
     for path in made:
@@ -176,7 +176,7 @@ sys.exit(code)
     ],
     ids=lambda value: value.replace(" ", "_") if isinstance(value, str) else None,
 )
-def test_without_the_extra_everything_else_works_and_the_rest_says_what_to_install(
+def test_spark_extra_missing_leaves_other_commands_working_and_names_the_package_to_install(
     tmp_path: Path, line: str, code: int
 ) -> None:
     done = subprocess.run(

@@ -97,7 +97,7 @@ def small_segments(tmp_path: Path) -> Any:
     made.stop()
 
 
-def test_retention_passes_a_slow_query_and_one_that_skips_goes_on_until_it_is_told_to_go(
+def test_retention_passing_a_slow_query_fails_it_and_a_query_that_skips_runs_until_sigterm(
     spark: SparkSession, small_segments: Served, capfdbinary: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     served, module = small_segments, f"gated_{tmp_path.name}"
@@ -154,7 +154,9 @@ def held_project(folder: Path) -> None:
     (folder / "held" / "transformations" / "held.py").write_text(DEFINITIONS.format(folder=str(folder)))
 
 
-def test_a_run_of_a_project_refuses_a_second_one_and_can_be_asked_to_stop(served: Served, tmp_path: Path) -> None:
+def test_pipeline_run_of_a_project_refuses_a_second_run_and_can_be_asked_to_stop(
+    served: Served, tmp_path: Path
+) -> None:
     held_project(tmp_path)
     served.append("h.in", *range(30))
     with UnderWay(served, tmp_path, "pipeline", "run", "held", "--ui", "--master", "local[1]") as running:
@@ -177,7 +179,7 @@ def test_a_run_of_a_project_refuses_a_second_one_and_can_be_asked_to_stop(served
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
-def test_a_run_that_was_told_to_go_is_finished_by_the_next_and_tables_are_made_anew_by_name(
+def test_pipeline_run_ended_by_sigterm_is_finished_by_the_next_and_tables_are_refreshed_by_name(
     own: Served, tmp_path: Path
 ) -> None:
     held_project(tmp_path)

@@ -203,7 +203,7 @@ IN_MEMORY: list[Plant] = [
 
 
 @pytest.mark.parametrize("plant", IN_MEMORY, ids=[plant.__name__ for plant in IN_MEMORY])
-def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_bug_in_memory_is_found_by_the_queue_machine(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     assert is_found()
 
@@ -255,7 +255,9 @@ ON_DISK: list[tuple[str, Plant]] = [
 
 
 @pytest.mark.parametrize(("kind", "plant"), ON_DISK, ids=[plant.__name__ for _, plant in ON_DISK])
-def test_a_bug_planted_in_a_store_on_disk_is_found(kind: str, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_bug_in_a_store_on_disk_is_found_by_the_queue_machine(
+    kind: str, plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant(monkeypatch)
     assert is_found(kind)
 
@@ -273,7 +275,9 @@ class ForgetfulPlace(Place):
             setattr(self.state, name, value)
 
 
-def test_a_commit_lost_in_a_crash_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_bug_that_loses_a_commit_in_a_crash_is_found_by_the_queue_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     begin = MemoryStore.transaction
     places: list[ForgetfulPlace] = []
 
@@ -298,6 +302,6 @@ def copied(state: MemoryState) -> dict[str, Any]:
     return {name: copy.deepcopy(value) for name, value in vars(state).items() if isinstance(value, dict | list)}
 
 
-def test_without_a_bug_nothing_is_found() -> None:
+def test_queue_machine_finds_nothing_without_a_planted_bug() -> None:
     """The other tests of this file could not fail if the machine complained about everything."""
     run_state_machine_as_test(QueueMachine, settings=settings(LOOKING, max_examples=20))

@@ -16,7 +16,7 @@ DEARER = {"files": 4}
 @pytest.mark.long
 @pytest.mark.timeout(600 if settings().max_examples <= 100 else 3600)
 @pytest.mark.parametrize("kind", ALL_KINDS)
-def test_no_order_of_events_breaks_a_promise(kind: str) -> None:
+def test_queue_machine_on_every_store_keeps_its_promises_in_any_order_of_events(kind: str) -> None:
     examples = settings().max_examples // DEARER.get(kind, 1)
     machine = type(f"{kind.title()}Machine", (QueueMachine,), {"kind": kind})
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=30))

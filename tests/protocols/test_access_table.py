@@ -54,7 +54,7 @@ def asked(method: str, path: str, grant: AccessGrant) -> Request:
     return Request(method, path, "", headers, b"", "10.0.0.1:5")
 
 
-def test_scopes_table_is_what_it_is() -> None:
+def test_scopes_table_allows_the_expected_verbs_of_each_scope() -> None:
     """Said apart from the table, so that a slip in it is seen."""
     assert list(ALLOWED) == list(VERBS)
     by_scope = {scope: {verb for verb, scopes in ALLOWED.items() if scope in scopes} for scope in SCOPES}
@@ -186,7 +186,7 @@ def test_scopes_narrow_token_sees_its_own_queues_only() -> None:
     assert all(not reason["text"] for reason in health["reasons"])
 
 
-def test_scopes_narrow_token_hears_events_of_its_own_queues_only() -> None:
+def test_scopes_narrow_token_gets_events_of_its_own_queues_only() -> None:
     web = Web(
         guard=HttpAccess([AccessGrant("narrow-token", frozenset({"look"}), (MINE,)), AccessGrant("chief-token")]).check
     )

@@ -54,12 +54,12 @@ def guess(gate: Authenticator, count: int, address: str = "10.0.0.1:5") -> None:
         assert gate.find(token, address) is None
 
 
-def test_attempts_below_the_burst_are_not_delayed(gate: Authenticator) -> None:
+def test_token_attempts_below_the_burst_are_not_delayed(gate: Authenticator) -> None:
     guess(gate, int(WRONG_TOKEN_BURST) - 1)
     assert gate.delay("another-wrong-token", "10.0.0.1:6") == 0
 
 
-def test_attempts_past_the_burst_are_delayed_whether_right_or_wrong(gate: Authenticator) -> None:
+def test_token_attempts_past_the_burst_are_delayed_whether_right_or_wrong(gate: Authenticator) -> None:
     """A guesser cannot tell a wrong token by its delay, and a client with the right one is let in after it."""
     guess(gate, int(WRONG_TOKEN_BURST))
     assert gate.delay("another-wrong-token", "10.0.0.1:6") == gate.delay(TOKEN, "10.0.0.1:7") == 1
@@ -69,14 +69,14 @@ def test_attempts_past_the_burst_are_delayed_whether_right_or_wrong(gate: Authen
     assert gate.delay(TOKEN, "10.0.0.1:8") == 0
 
 
-def test_attempts_of_others_do_not_delay_a_client_whose_token_was_right_before(gate: Authenticator) -> None:
+def test_token_attempts_of_others_do_not_delay_a_client_whose_token_was_right_before(gate: Authenticator) -> None:
     assert gate.find(TOKEN, "10.0.0.1:4") is not None
     guess(gate, 500)
     assert gate.delay(TOKEN, "10.0.0.1:9") == 0
     assert gate.delay("another-wrong-token", "10.0.0.1:9") == MAX_DELAY_SECONDS
 
 
-def test_attempts_are_counted_by_address_and_forgiven_with_time(gate: Authenticator, seconds: Seconds) -> None:
+def test_token_attempts_are_counted_by_address_and_expire_with_time(gate: Authenticator, seconds: Seconds) -> None:
     guess(gate, 500)
     assert gate.delay(TOKEN, "10.0.0.2:5") == 0
     seconds.now += 2
@@ -85,7 +85,7 @@ def test_attempts_are_counted_by_address_and_forgiven_with_time(gate: Authentica
     assert gate.delay(TOKEN, "10.0.0.1:5") == 0
 
 
-def test_attempts_without_a_token_or_by_a_unix_socket_or_a_known_address_do_not_count(seconds: Seconds) -> None:
+def test_token_attempts_without_a_token_by_unix_socket_or_by_known_address_do_not_count(seconds: Seconds) -> None:
     from ipaddress import ip_network
 
     program = AccessGrant("", name="A", addresses=(ip_network("10.0.0.1/32"),))
@@ -107,11 +107,11 @@ def test_attempts_without_a_token_or_by_a_unix_socket_or_a_known_address_do_not_
         ("tcp", "tcp"),
     ],
 )
-def test_attempts_from_ipv6_count_by_their_network(host: str, network: str) -> None:
+def test_token_attempts_from_ipv6_count_by_their_network(host: str, network: str) -> None:
     assert network_of(host) == network
 
 
-def test_attempts_from_any_number_of_addresses_take_bounded_memory(seconds: Seconds) -> None:
+def test_token_attempts_from_any_number_of_addresses_take_bounded_memory(seconds: Seconds) -> None:
     attempts = WrongTokenLimiter(seconds, never)
     for number in range(MAX_TABLE_ENTRIES + 100):
         attempts.record_attempt(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", b"wrong", is_right=False)
@@ -165,7 +165,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 @pytest.mark.process
-def test_attempts_through_every_protocol_share_one_limit_and_a_right_token_is_let_in(server: Daemon) -> None:
+def test_token_attempts_of_every_protocol_share_one_limit_and_a_right_token_is_accepted(server: Daemon) -> None:
     """On the version before 10,000 wrong tokens a second were answered."""
     wrong = iter(WRONG)
     for way in itertools.islice(itertools.cycle(WAYS.values()), int(WRONG_TOKEN_BURST)):
@@ -185,7 +185,7 @@ def test_attempts_through_every_protocol_share_one_limit_and_a_right_token_is_le
 
 @pytest.mark.process
 @pytest.mark.parametrize(("path", "source"), [("/mq/mail/stats", "127.0.0.2"), ("/v1/queues", "127.0.0.3")])
-def test_attempts_that_come_in_one_piece_are_counted_one_by_one(server: Daemon, path: str, source: str) -> None:
+def test_token_attempts_pipelined_in_one_write_are_counted_one_by_one(server: Daemon, path: str, source: str) -> None:
     """On the version before all heads were looked at before the first token was tried, so that none was delayed."""
     host, _, port = server.address_of("http").removeprefix("http://").rpartition(":")
     head = "GET {} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n\r\n"

@@ -36,13 +36,13 @@ PAGE = (Path(__file__).parents[2] / "docs" / "feed.md").read_text()
 
 
 @pytest.mark.parametrize("message", GOLDEN, ids=lambda message: type(message).__name__)
-def test_a_frame_has_the_bytes_of_the_layout_both_ways(message: layout.FeedMessage) -> None:
+def test_feed_frame_encodes_to_and_decodes_from_the_documented_bytes(message: layout.FeedMessage) -> None:
     data = bytes.fromhex(GOLDEN[message])
     assert layout.encode(message) == data
     assert list(layout.FeedDecoder(1000).feed(data)) == [message]
 
 
-def test_the_page_shows_the_same_bytes() -> None:
+def test_feed_docs_show_the_same_bytes() -> None:
     shown = re.sub(r"[`\s]", "", PAGE)
     for text in GOLDEN.values():
         assert text.rstrip("0") in shown
@@ -62,7 +62,7 @@ class CRecoveryComplete(ctypes.LittleEndianStructure):
     _fields_ = (("magic", ctypes.c_uint32), ("total_sent", ctypes.c_uint32), ("timestamp", ctypes.c_uint64))
 
 
-def test_a_compiler_lays_out_the_same() -> None:
+def test_feed_layout_equals_that_of_a_c_struct() -> None:
     assert ctypes.sizeof(CTopicMessage) == 32
     assert CTopicMessage.data.offset == layout.PAYLOAD_OFFSET
     assert ctypes.sizeof(CRecoveryComplete) == 16
@@ -83,7 +83,7 @@ def test_a_compiler_lays_out_the_same() -> None:
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=20))
-def test_the_stream_may_be_split_in_any_way(cuts: list[int]) -> None:
+def test_feed_scanner_finds_the_same_frames_for_any_split_of_the_stream(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(STREAM)]
     scanner = layout.FeedDecoder(1000)
     found = [one for begin, end in pairwise(edges) for one in scanner.feed(STREAM[begin:end])]
@@ -91,20 +91,20 @@ def test_the_stream_may_be_split_in_any_way(cuts: list[int]) -> None:
     assert scanner.held == 0
 
 
-def test_four_bytes_that_begin_no_frame_are_passed_over() -> None:
+def test_feed_scanner_skips_bytes_that_begin_no_frame() -> None:
     scanner = layout.FeedDecoder(1000)
     assert list(scanner.feed(b"nono" + STREAM[:37] + b"whatever" + STREAM[37:])) == list(GOLDEN)
     assert scanner.skipped == 12
 
 
-def test_a_name_is_not_trusted_past_its_end() -> None:
+def test_feed_subscription_name_ends_at_its_first_zero_byte() -> None:
     """The public subscriber sends whatever lay in its memory behind the name and in the last sequence."""
     data = struct.pack("<IIII64s", layout.SUBS, 1, 7, 0xDEADBEEF, b"demo\0garbage" + b"\xff" * 52)
     [found] = layout.FeedDecoder(0).feed(data)
     assert found == layout.FeedSubscribe(1, 7, 0xDEADBEEF, "demo")
 
 
-def test_a_payload_too_large_ends_the_stream() -> None:
+def test_feed_scanner_rejects_a_payload_too_large() -> None:
     with pytest.raises(TooLarge):
         list(layout.FeedDecoder(10).feed(layout.encode(layout.FeedTopicMessage(1, 1, 1, 1, b"x" * 11))))
 
@@ -117,7 +117,7 @@ def stored(*new: NewRecord, sequence: int = 7) -> EncodedRecords:
     return EncodedRecords(made.data, len(new))
 
 
-def test_records_become_topic_messages_with_the_bit_of_their_topic() -> None:
+def test_feed_records_become_topic_messages_with_the_bit_of_their_topic() -> None:
     batch = stored(NewRecord("TOPIC1", b"hello"), NewRecord("MISC", b"", "key", {"h": "v"}), NewRecord("TOPIC2", b"x"))
     found = list(layout.FeedDecoder(1000).feed(FeedDialect(TOPICS, 7).records(batch)))
     assert found == [
@@ -127,7 +127,7 @@ def test_records_become_topic_messages_with_the_bit_of_their_topic() -> None:
     ]
 
 
-def test_the_last_number_with_room_is_told_and_the_next_one_refused() -> None:
+def test_feed_sequence_of_32_bits_is_sent_up_to_its_maximum_and_then_rejected() -> None:
     last = stored(NewRecord("TOPIC1", b"x"), sequence=2**32 - 1)
     [found] = layout.FeedDecoder(10).feed(FeedDialect(TOPICS, 7).records(last))
     assert isinstance(found, layout.FeedTopicMessage)
@@ -136,20 +136,20 @@ def test_the_last_number_with_room_is_told_and_the_next_one_refused() -> None:
         FeedDialect(TOPICS, 7).records(stored(NewRecord("TOPIC1", b"x"), sequence=2**32))
 
 
-def test_a_topic_sequence_without_room_is_refused_too() -> None:
+def test_feed_topic_sequence_beyond_32_bits_is_rejected() -> None:
     record = Record(5, 2**32, AT, "TOPIC1", None, {}, b"x")
     with pytest.raises(TooLarge):
         FeedDialect(TOPICS, 7).records(EncodedRecords(records.encode(record), 1))
 
 
-def test_a_damaged_record_is_not_passed_on() -> None:
+def test_feed_damaged_record_is_not_sent() -> None:
     data = bytearray(stored(NewRecord("TOPIC1", b"hello")).data)
     data[-1] ^= 1
     with pytest.raises(StoreDamaged):
         FeedDialect(TOPICS, 7).records(EncodedRecords(bytes(data), 1))
 
 
-def test_its_words() -> None:
+def test_feed_dialect_encodes_subscription_recovery_and_error_frames() -> None:
     dialect = FeedDialect(TOPICS, 0xFF)
     assert dialect.approved == 7
     assert dialect == FeedDialect(TOPICS, 0xFF)

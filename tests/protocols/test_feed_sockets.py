@@ -86,7 +86,7 @@ async def fill(server: Live, count: int, size: int = 20) -> None:
 
 
 @pytest.mark.parametrize("mask", range(1, 8))
-def test_every_mask_gets_its_topics_live_and_in_recovery(kind: str, tmp_path: Path, mask: int) -> None:
+def test_feed_mask_selects_topics_live_and_in_recovery(kind: str, tmp_path: Path, mask: int) -> None:
     """The public implementation fails all of these live, and recovers every topic whatever the mask."""
 
     async def main() -> None:
@@ -115,7 +115,7 @@ def test_every_mask_gets_its_topics_live_and_in_recovery(kind: str, tmp_path: Pa
     run_loop(main(), LOOPS[kind])
 
 
-def test_unix_and_tcp_listen_at_once_and_recover_while_publishing(kind: str, tmp_path: Path) -> None:
+def test_feed_catchup_while_publishing_works_over_unix_and_tcp_at_once(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with (
             feeding(tmp_path) as (server, door, port),
@@ -141,7 +141,9 @@ def test_unix_and_tcp_listen_at_once_and_recover_while_publishing(kind: str, tmp
     run_loop(main(), LOOPS[kind])
 
 
-def test_what_is_not_there_is_answered_with_a_failure(kind: str, tmp_path: Path) -> None:
+def test_feed_recovery_of_records_not_kept_or_not_yet_stored_is_answered_with_a_failure(
+    kind: str, tmp_path: Path
+) -> None:
     async def main() -> None:
         async with feeding(tmp_path) as (server, _, _), dialled(tmp_path) as subscriber:
             await fill(server, 2000, 1000)
@@ -165,7 +167,7 @@ def test_what_is_not_there_is_answered_with_a_failure(kind: str, tmp_path: Path)
     run_loop(main(), LOOPS[kind])
 
 
-def test_who_speaks_something_else_is_sent_away(kind: str, tmp_path: Path) -> None:
+def test_feed_connection_of_another_protocol_or_with_a_wrong_frame_is_closed(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with feeding(tmp_path) as (_, door, _), dialled(tmp_path) as one, dialled(tmp_path) as other:
             one.writer.write(b"GET / HTTP/1.1\r\n" * 8000)
@@ -175,7 +177,7 @@ def test_who_speaks_something_else_is_sent_away(kind: str, tmp_path: Path) -> No
     run_loop(main(), LOOPS[kind])
 
 
-def test_a_mask_of_nothing_is_sent_nothing(kind: str, tmp_path: Path) -> None:
+def test_feed_mask_of_zero_gets_no_records(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with feeding(tmp_path) as (server, _, _), dialled(tmp_path) as nobody, dialled(tmp_path) as somebody:
             assert (await nobody.subscribe(0)).approved_topics == 0

@@ -11,7 +11,7 @@ from yirangmq.protocols.listen import prepare_tcp, sockets_of, tcp_server
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_peer_address_of_a_tcp_client_is_the_one_of_its_program(host: str) -> None:
+def test_peer_address_of_a_tcp_client_matches_the_address_of_its_grant(host: str) -> None:
     """On the version before the port of an IPv6 client was read as a part of its address."""
     peers: list[str] = []
 

@@ -89,7 +89,7 @@ def side() -> Iterator[Side]:
     there.close()
 
 
-def test_what_waits_goes_out_in_order_with_one_write(side: Side) -> None:
+def test_stream_sender_flushes_pending_data_in_order_with_one_write(side: Side) -> None:
     side.sender.send(b"one ")
     side.sender.send(b"two")
     assert side.transport.out == b""
@@ -98,7 +98,7 @@ def test_what_waits_goes_out_in_order_with_one_write(side: Side) -> None:
     assert side.dirty == 2
 
 
-def test_it_is_lent_at_once_when_everything_is_out(side: Side) -> None:
+def test_stream_sender_lends_the_socket_at_once_when_all_data_is_written(side: Side) -> None:
     side.sender.send(b"before")
     side.detach()
     assert side.transport.out == b"before"
@@ -106,7 +106,7 @@ def test_it_is_lent_at_once_when_everything_is_out(side: Side) -> None:
     assert side.sender.is_detached
 
 
-def test_it_is_lent_when_the_last_byte_is_out_and_not_before(side: Side) -> None:
+def test_stream_sender_lends_the_socket_only_after_the_last_byte_is_written(side: Side) -> None:
     side.transport.room = 3
     side.sender.send(b"before")
     side.detach()
@@ -117,7 +117,7 @@ def test_it_is_lent_when_the_last_byte_is_out_and_not_before(side: Side) -> None
     assert len(side.outlets) == 1
 
 
-def test_an_answer_that_comes_while_it_waits_goes_out_first(side: Side) -> None:
+def test_stream_sender_writes_a_response_added_before_the_socket_is_lent(side: Side) -> None:
     """Even if it is written after the transport is empty, and goes out at once."""
     side.transport.room = 3
     side.sender.send(b"before")
@@ -130,7 +130,7 @@ def test_an_answer_that_comes_while_it_waits_goes_out_first(side: Side) -> None:
     assert len(side.outlets) == 1
 
 
-def test_while_it_is_lent_answers_are_owed(side: Side) -> None:
+def test_stream_sender_holds_responses_while_the_socket_is_lent(side: Side) -> None:
     side.detach()
     side.sender.send(b"one ")
     side.sender.send(b"two ")
@@ -148,14 +148,14 @@ def test_while_it_is_lent_answers_are_owed(side: Side) -> None:
     assert side.sender.has_capacity(1, 100)
 
 
-def test_who_asks_much_and_reads_nothing_is_given_up_also_while_it_is_lent(side: Side) -> None:
+def test_stream_sender_closes_a_slow_client_while_the_socket_is_lent(side: Side) -> None:
     side.detach()
     for _ in range(6):
         side.sender.send(b"x" * 1000)
     assert side.reasons == ["slow"]
 
 
-def test_a_lost_connection_is_never_lent(side: Side) -> None:
+def test_stream_sender_does_not_lend_a_lost_connection(side: Side) -> None:
     side.transport.room = 0
     side.sender.send(b"before")
     side.detach()
@@ -168,7 +168,7 @@ def test_a_lost_connection_is_never_lent(side: Side) -> None:
     assert side.sender.unsent_bytes == 0
 
 
-def test_an_outlet_has_a_descriptor_of_its_own() -> None:
+def test_socket_outlet_has_its_own_file_descriptor() -> None:
     here, there = socket.socketpair()
     with here, there:
         outlet = SocketOutput(here.fileno())
@@ -184,7 +184,7 @@ def test_an_outlet_has_a_descriptor_of_its_own() -> None:
         assert there.recv(100) == b""
 
 
-def test_where_there_is_no_sendfile_it_is_read_and_written(tmp_path: Path) -> None:
+def test_socket_outlet_sends_a_file_by_read_and_write_without_sendfile(tmp_path: Path) -> None:
     here, there = socket.socketpair()
     (tmp_path / "file").write_bytes(b"0123456789")
     with here, there, (tmp_path / "file").open("rb") as file:

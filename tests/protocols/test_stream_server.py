@@ -53,7 +53,7 @@ async def publish(peer: Peer, queue: str, *payloads: bytes) -> None:
 # -- answers --------------------------------------------------------------------------------------------------------
 
 
-def test_answers_of_a_commit_leave_in_its_own_turn_of_the_loop(run: Run, path: Path) -> None:
+def test_group_commit_responses_are_written_in_the_same_loop_iteration(run: Run, path: Path) -> None:
     async def main() -> None:
         async with unix_door(path, StreamLimits()) as door:
             peer = await dial(path)
@@ -72,7 +72,7 @@ def test_answers_of_a_commit_leave_in_its_own_turn_of_the_loop(run: Run, path: P
 # -- coming in ------------------------------------------------------------------------------------------------------
 
 
-def test_the_socket_has_the_mode_it_was_given(run: Run, path: Path) -> None:
+def test_unix_socket_has_its_mode(run: Run, path: Path) -> None:
     async def main() -> None:
         async with unix_door(path, StreamLimits()) as door:
             server = await listen_unix(door, path.with_name("other.sock"), 0o600)
@@ -83,7 +83,7 @@ def test_the_socket_has_the_mode_it_was_given(run: Run, path: Path) -> None:
     assert stat.S_IMODE(path.with_name("other.sock").stat().st_mode) == 0o600
 
 
-def test_a_socket_left_behind_is_replaced(run: Run, path: Path) -> None:
+def test_unix_socket_left_behind_is_replaced(run: Run, path: Path) -> None:
     async def main() -> None:
         for _ in range(2):
             async with unix_door(path, StreamLimits()):
@@ -92,7 +92,7 @@ def test_a_socket_left_behind_is_replaced(run: Run, path: Path) -> None:
     run(main())
 
 
-def test_a_socket_at_which_somebody_listens_is_left_to_them(run: Run, path: Path) -> None:
+def test_unix_socket_in_use_is_kept_and_the_error_names_the_process(run: Run, path: Path) -> None:
     async def main() -> None:
         async with unix_door(path, StreamLimits()) as door:
             with pytest.raises(CannotListen, match=rf"{path} is in use by process {os.getpid()} .* --socket PATH"):
@@ -102,7 +102,7 @@ def test_a_socket_at_which_somebody_listens_is_left_to_them(run: Run, path: Path
     run(main())
 
 
-def test_another_file_in_its_place_stays(run: Run, path: Path) -> None:
+def test_unix_socket_path_with_another_file_is_rejected_and_the_file_stays(run: Run, path: Path) -> None:
     async def main() -> None:
         with pytest.raises(BadInput, match="no socket"):
             async with unix_door(path, StreamLimits()):
@@ -113,7 +113,7 @@ def test_another_file_in_its_place_stays(run: Run, path: Path) -> None:
     assert path.read_text() == "precious"
 
 
-def test_a_path_too_long_for_a_socket_is_said_to_be(run: Run, tmp_path: Path) -> None:
+def test_unix_socket_path_too_long_is_rejected(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
         with pytest.raises(BadInput, match="107") as caught:
             async with unix_door(tmp_path / ("x" * 120), StreamLimits()):
@@ -123,7 +123,7 @@ def test_a_path_too_long_for_a_socket_is_said_to_be(run: Run, tmp_path: Path) ->
     run(main())
 
 
-def test_one_client_too_many_is_told_so(run: Run, path: Path) -> None:
+def test_connection_limit_rejects_one_client_too_many(run: Run, path: Path) -> None:
     async def main() -> None:
         async with unix_door(path, StreamLimits(connections=2)) as door:
             first, _ = await dial(path), await dial(path)
@@ -141,7 +141,7 @@ def test_one_client_too_many_is_told_so(run: Run, path: Path) -> None:
     run(main())
 
 
-def test_over_tcp_the_token_counts(run: Run) -> None:
+def test_token_is_required_over_tcp(run: Run) -> None:
     async def main() -> None:
         async with tcp_door(StreamLimits(), "s3cret") as (_, port):
             good, bad, rude = [await dial_tcp(port) for _ in range(3)]
@@ -158,7 +158,7 @@ def test_over_tcp_the_token_counts(run: Run) -> None:
     run(main())
 
 
-def test_over_tls_the_same_frames_go(run: Run, tmp_path: Path) -> None:
+def test_tls_connection_carries_frames_and_rejects_plain_text(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
         async with tcp_door(StreamLimits(), "s3cret", server_context(tmp_path)) as (door, port):
             peer = await dial_tcp(port, client_context(tmp_path))
@@ -174,7 +174,7 @@ def test_over_tls_the_same_frames_go(run: Run, tmp_path: Path) -> None:
     run(main())
 
 
-def test_tls_handshakes_under_way_end_with_the_server(run: Run, tmp_path: Path) -> None:
+def test_tls_handshakes_in_progress_end_with_the_server(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
         async with tcp_door(StreamLimits(frame_seconds=10 * PATIENCE), "s3cret", server_context(tmp_path)) as (
             door,
@@ -253,7 +253,7 @@ async def open_raw(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
 # -- what a client may cost -----------------------------------------------------------------------------------------
 
 
-def test_silent_clients_share_one_buffer(run: Run, path: Path) -> None:
+def test_idle_clients_share_one_receive_buffer(run: Run, path: Path) -> None:
     async def main() -> None:
         async with unix_door(path, StreamLimits()) as door:
             before = _resident()
@@ -270,7 +270,7 @@ def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_a_frame_too_large_is_refused_by_its_head(run: Run, path: Path) -> None:
+def test_frame_limit_rejects_a_too_large_frame_by_its_head(run: Run, path: Path) -> None:
     async def main() -> None:
         async with unix_door(path, StreamLimits()):
             peer = await dial(path)
@@ -283,7 +283,7 @@ def test_a_frame_too_large_is_refused_by_its_head(run: Run, path: Path) -> None:
     run(main())
 
 
-def test_half_a_frame_is_waited_for_only_so_long(run: Run, path: Path) -> None:
+def test_frame_timeout_closes_a_client_with_an_incomplete_frame(run: Run, path: Path) -> None:
     async def main() -> None:
         async with unix_door(path, StreamLimits(frame_seconds=30)) as door:
             now = asyncio.get_running_loop().time
@@ -307,7 +307,7 @@ def test_half_a_frame_is_waited_for_only_so_long(run: Run, path: Path) -> None:
     run(main())
 
 
-def test_a_stranger_must_greet_in_time(run: Run) -> None:
+def test_hello_timeout_closes_an_untrusted_client(run: Run) -> None:
     async def main() -> None:
         async with tcp_door(StreamLimits(frame_seconds=30), "s3cret") as (door, port):
             peer = await dial_tcp(port)
@@ -320,7 +320,7 @@ def test_a_stranger_must_greet_in_time(run: Run) -> None:
     run(main())
 
 
-def test_silence_is_for_those_who_wait(run: Run, path: Path) -> None:
+def test_idle_timeout_closes_a_client_unless_it_waits_for_messages(run: Run, path: Path) -> None:
     """A client that waits for messages may be silent; one that waits for nothing may not."""
 
     async def main() -> None:
@@ -339,7 +339,7 @@ def test_silence_is_for_those_who_wait(run: Run, path: Path) -> None:
     run(main())
 
 
-def test_a_client_that_does_not_read_is_held_within_bounds_and_goes_on_later(run: Run, path: Path) -> None:
+def test_backpressure_bounds_memory_of_a_slow_subscriber_that_later_gets_all_messages(run: Run, path: Path) -> None:
     async def main() -> None:
         limits = StreamLimits(write_buffer=256 * 1024)
         async with unix_door(path, limits) as door:
@@ -364,7 +364,7 @@ def test_a_client_that_does_not_read_is_held_within_bounds_and_goes_on_later(run
     run(main())
 
 
-def test_a_client_that_asks_and_asks_without_reading_is_not_read_any_more(run: Run, path: Path) -> None:
+def test_backpressure_stops_reading_requests_of_a_client_that_does_not_read(run: Run, path: Path) -> None:
     async def main() -> None:
         limits = StreamLimits(write_buffer=64 * 1024)
         async with unix_door(path, limits) as door:
@@ -387,7 +387,7 @@ def test_a_client_that_asks_and_asks_without_reading_is_not_read_any_more(run: R
     run(main())
 
 
-def test_past_its_memory_a_client_is_closed_and_others_are_not(run: Run, path: Path) -> None:
+def test_client_memory_limit_closes_a_slow_client_and_leaves_others_connected(run: Run, path: Path) -> None:
     async def main() -> None:
         limits = StreamLimits(write_buffer=4096, client_memory=64 * 1024, pending=1000)
         async with unix_door(path, limits) as door:
@@ -403,7 +403,7 @@ def test_past_its_memory_a_client_is_closed_and_others_are_not(run: Run, path: P
     run(main())
 
 
-def test_a_client_that_vanishes_takes_no_answer_of_others_with_it(run: Run, path: Path) -> None:
+def test_disconnect_during_a_group_commit_does_not_affect_other_clients(run: Run, path: Path) -> None:
     async def main() -> None:
         async with unix_door(path, StreamLimits()):
             gone, stays = await dial(path), await dial(path)

@@ -55,7 +55,7 @@ def over(server: Daemon) -> list[str]:
     return [one["state"] for one in found["alerts"]]
 
 
-def test_an_alert_from_its_fault_to_its_end_with_a_kill_between(tmp_path: Path) -> None:
+def test_alert_is_raised_acknowledged_kept_through_a_server_kill_and_recovered(tmp_path: Path) -> None:
     options = ("--http", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "--token", TOKEN, "--alerts", settings(tmp_path))
     with daemon(tmp_path, *options) as server:
         with closing(connect(server.address)) as client:
@@ -87,7 +87,9 @@ def test_an_alert_from_its_fault_to_its_end_with_a_kill_between(tmp_path: Path) 
         assert server.stop() == 0
 
 
-def test_dead_letters_and_strangers_raise_one_alert_each_and_a_test_reaches_every_sink(tmp_path: Path) -> None:
+def test_alerts_for_dead_letters_and_refused_clients_are_raised_once_and_a_test_reaches_the_sink(
+    tmp_path: Path,
+) -> None:
     options = ("--http", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "--token", TOKEN, "--alerts", settings(tmp_path))
     with daemon(tmp_path, *options) as server:
         with closing(connect(server.address)) as client:
@@ -114,7 +116,7 @@ def test_dead_letters_and_strangers_raise_one_alert_each_and_a_test_reaches_ever
         assert {rule["rule"]: rule["enabled"] for rule in rules}["disk_low"] is False
 
 
-def test_alerts_can_be_off_and_a_sink_that_fails_is_said(tmp_path: Path) -> None:
+def test_alerts_can_be_disabled_and_a_sink_that_fails_is_reported(tmp_path: Path) -> None:
     off = json.dumps({"enabled": False, "sinks": [{"kind": "command", "run": ["false"], "timeoutSec": 60}]})
     with daemon(tmp_path, "--alerts", off) as server:
         assert command(server, "alert", "list")["enabled"] is False
@@ -122,13 +124,13 @@ def test_alerts_can_be_off_and_a_sink_that_fails_is_said(tmp_path: Path) -> None
         assert (done.returncode, done.stdout.splitlines()[1]) == (11, "command: false ended with 1")
 
 
-def test_a_setting_that_is_not_known_keeps_the_server_from_starting(tmp_path: Path) -> None:
+def test_alert_rule_with_an_unknown_name_keeps_the_server_from_starting(tmp_path: Path) -> None:
     done = run_command(tmp_path, "serve", "--alerts", '{"rules": {"queue_agee": {}}}')
     assert done.returncode == 2
     assert "did you mean 'queue_age'?" in done.stderr
 
 
-def test_after_a_server_died_its_store_is_found_in_its_folder(tmp_path: Path) -> None:
+def test_cli_finds_the_store_of_a_killed_server_in_its_folder(tmp_path: Path) -> None:
     with (
         daemon(tmp_path, data="yirang-data") as server,
         closing(connect(f"unix:{tmp_path}/yirang-data/yirangmq.sock")) as client,

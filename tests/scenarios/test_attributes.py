@@ -13,7 +13,7 @@ MOST = 29
 """Of an instance; with more, each access is a lookup in a dict that is its own."""
 
 
-def test_the_desk_has_no_more_attributes_than_are_fast() -> None:
+def test_committer_has_no_more_attributes_than_are_looked_up_fast() -> None:
     clock, loop = SystemClock(), asyncio.new_event_loop()
     try:
         desk = GroupCommitter(
@@ -24,7 +24,7 @@ def test_the_desk_has_no_more_attributes_than_are_fast() -> None:
         loop.close()
 
 
-def test_a_served_sqlite_store_has_no_more_attributes_than_are_fast(tmp_path: Path) -> None:
+def test_served_sqlite_store_has_no_more_attributes_than_are_looked_up_fast(tmp_path: Path) -> None:
     store = ServedSqliteStore(tmp_path / "queue.db", reserve_bytes=1024 * 1024)
     try:
         assert len(vars(store)) <= MOST

@@ -19,7 +19,7 @@ def work_of(server: Daemon) -> float:
 
 
 @pytest.mark.parametrize("awake", ["on", "off"])
-def test_after_a_thousand_quick_requests_it_sleeps(tmp_path: Path, awake: str) -> None:
+def test_busy_poll_on_or_off_lets_the_server_sleep_after_a_thousand_quick_requests(tmp_path: Path, awake: str) -> None:
     with daemon(tmp_path, "--stay-awake", awake, "--durability", "os") as server:
         with connect(server.address) as client:
             for number in range(1000):

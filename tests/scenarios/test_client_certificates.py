@@ -54,7 +54,9 @@ def files(folder: Path, name: str) -> dict[str, str]:
     return {"ca": str(certificate(folder)[0]), "cert": str(cert), "key": str(key)}
 
 
-def test_client_certificate_over_the_socket(server: Daemon, folder: Path) -> None:
+def test_client_certificate_over_the_socket_gives_its_program_its_rights_and_refuses_others(
+    server: Daemon, folder: Path
+) -> None:
     where = address(server, "tls://")
     with yirangmq.connect(where, **files(folder, "gateway")) as queues:  # type: ignore[arg-type]
         queues.publish("mail", b"x")
@@ -67,7 +69,7 @@ def test_client_certificate_over_the_socket(server: Daemon, folder: Path) -> Non
         yirangmq.connect(where, **files(folder, "stranger"))  # type: ignore[arg-type]
 
 
-def test_client_certificate_on_the_command_line(server: Daemon, folder: Path) -> None:
+def test_client_certificate_on_the_command_line_comes_from_options_or_environment(server: Daemon, folder: Path) -> None:
     ca, cert, key = files(folder, "gateway").values()
     line = ("health", "--store", address(server, "tls://"))
     variables = {"YIRANGMQ_CA": ca, "YIRANGMQ_CERT": cert, "YIRANGMQ_KEY": key}
@@ -78,7 +80,7 @@ def test_client_certificate_on_the_command_line(server: Daemon, folder: Path) ->
     assert (refused.returncode, "this server wants one" in refused.stderr) == (9, True), refused
 
 
-def test_client_certificate_over_http(server: Daemon, folder: Path) -> None:
+def test_client_certificate_over_http_admits_its_program_and_refuses_others(server: Daemon, folder: Path) -> None:
     def publish(name: str) -> int:
         context = ssl.create_default_context(cafile=files(folder, "")["ca"])
         if name:
@@ -95,7 +97,7 @@ def test_client_certificate_over_http(server: Daemon, folder: Path) -> None:
     assert [publish(name) for name in ("gateway", "other", "")] == [200, 401, 401]
 
 
-def test_client_certificate_over_stomp(server: Daemon, folder: Path) -> None:
+def test_client_certificate_over_stomp_admits_its_program_and_refuses_others(server: Daemon, folder: Path) -> None:
     host, _, port = address(server, "stomp").rpartition("/")[2].rpartition(":")
 
     def is_let_in(name: str) -> bool:
@@ -114,6 +116,6 @@ def test_client_certificate_over_stomp(server: Daemon, folder: Path) -> None:
     assert [is_let_in(name) for name in ("gateway", "other")] == [True, False]
 
 
-def test_programs_are_shown_with_their_certificates(server: Daemon, folder: Path) -> None:
+def test_client_certificate_is_shown_in_the_list_of_programs(server: Daemon, folder: Path) -> None:
     found = json.loads(run_command(folder, "programs", "--store", server.address, "--json").stdout)
     assert [row["certificate"] for row in found["programs"]] == ["CN=gateway,O=Yi-Rang"]

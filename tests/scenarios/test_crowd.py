@@ -56,7 +56,7 @@ def consume_until_empty(url: str, pipe: Connection, seed: int, end: float) -> No
 
 
 @pytest.mark.timeout(SECONDS + 3 * PATIENCE)
-def test_a_crowd_on_one_store_loses_doubles_and_blocks_nothing(url: str) -> None:
+def test_concurrent_processes_on_one_store_lose_nothing_repeat_nothing_and_are_never_refused_as_busy(url: str) -> None:
     end = time.time() + SECONDS
     with crew() as team:
         workers = [

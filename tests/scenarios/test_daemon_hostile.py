@@ -77,7 +77,7 @@ def flood(client: Client) -> None:
         client.publish_many("flood", [PAYLOAD] * 1000)
 
 
-def test_clients_that_do_not_read_or_hardly_write_cost_little(
+def test_backpressure_bounds_the_memory_for_clients_that_do_not_read_or_write_slowly(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with daemon(tmp_path) as server, connect(server.address) as client:

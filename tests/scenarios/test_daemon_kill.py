@@ -74,7 +74,9 @@ def work_through_kills(server: Daemon, folder: Path) -> Heard:
     return Heard(facts)
 
 
-def test_a_server_killed_under_load_keeps_every_promise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_kill_under_load_loses_no_confirmed_message_and_repeats_no_acked_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with daemon(tmp_path) as server:
         with connect(server.address) as client:
             client.set_policy("work", POLICY)

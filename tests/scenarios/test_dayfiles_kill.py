@@ -32,7 +32,7 @@ def records(server: Daemon) -> list[dict[str, Any]]:
     return [read(line) for name in files.files(root) for line in files.lines(root / name)]
 
 
-def test_killed_under_load_every_confirmed_message_is_there_once(tmp_path: Path) -> None:
+def test_files_by_date_contain_every_confirmed_message_once_after_kills_under_load(tmp_path: Path) -> None:
     chance = random.Random(20261115)
     stops = [tmp_path / "stop-producing", tmp_path / "stop-consuming"]
     with daemon(tmp_path, *ON) as server, crew() as team:
@@ -71,7 +71,7 @@ def test_killed_under_load_every_confirmed_message_is_there_once(tmp_path: Path)
     assert set(times.values()) == {1}
 
 
-def test_what_operators_see(tmp_path: Path) -> None:
+def test_files_by_date_are_listed_shown_checked_and_cleaned_with_and_without_a_server(tmp_path: Path) -> None:
     payload = bytes(range(256)) * 3
     with daemon(tmp_path, *ON) as server:
         store = ("--store", server.url)
@@ -110,7 +110,7 @@ def test_what_operators_see(tmp_path: Path) -> None:
     assert (wrong.returncode, "is not the one that was accepted" in wrong.stdout) == (5, True)
 
 
-def test_a_server_without_them_says_so(tmp_path: Path) -> None:
+def test_files_by_date_command_reports_a_server_that_has_none(tmp_path: Path) -> None:
     with daemon(tmp_path) as server:
         found = run_command(tmp_path, "files", "list", "--store", server.address)
         assert (found.returncode, "files_by_date" in found.stderr) == (3, True)

@@ -68,7 +68,9 @@ class Bench:
         return delivered
 
 
-def test_a_full_disk_refuses_loses_nothing_and_works_again_when_there_is_space(kind: str, disk: TightDisk) -> None:
+def test_full_disk_refuses_publishes_loses_nothing_and_works_again_when_there_is_space(
+    kind: str, disk: TightDisk
+) -> None:
     bench = Bench(disk.open(kind))
     bench.publish(20)
     disk.fill()
@@ -88,7 +90,7 @@ def test_a_full_disk_refuses_loses_nothing_and_works_again_when_there_is_space(k
     bench.store.close()
 
 
-def test_a_store_that_met_a_full_disk_opens_again(kind: str, disk: TightDisk) -> None:
+def test_full_disk_store_opens_again_when_there_is_space(kind: str, disk: TightDisk) -> None:
     bench = Bench(disk.open(kind))
     disk.fill()
     assert isinstance(bench.publish_until_refused(), StoreFull)
@@ -101,7 +103,9 @@ def test_a_store_that_met_a_full_disk_opens_again(kind: str, disk: TightDisk) ->
     again.store.close()
 
 
-def test_an_ack_that_finds_no_space_is_refused_and_can_be_repeated(kind: str, turning_disk: PretendedDisk) -> None:
+def test_full_disk_refuses_an_ack_that_can_be_repeated_when_there_is_space(
+    kind: str, turning_disk: PretendedDisk
+) -> None:
     bench = Bench(turning_disk.open(kind))
     bench.publish(2)
     first, second = bench.queues.lease("work", 2)
@@ -116,7 +120,7 @@ def test_an_ack_that_finds_no_space_is_refused_and_can_be_repeated(kind: str, tu
     bench.store.close()
 
 
-def test_a_new_store_on_a_full_disk_is_refused_and_can_be_made_later(kind: str, disk: TightDisk) -> None:
+def test_full_disk_refuses_a_new_store_that_can_be_made_later(kind: str, disk: TightDisk) -> None:
     disk.fill()
     with pytest.raises(StoreFull):
         open_and_publish(disk, kind)
@@ -127,7 +131,7 @@ def test_a_new_store_on_a_full_disk_is_refused_and_can_be_made_later(kind: str, 
     bench.store.close()
 
 
-def test_a_store_on_a_read_only_disk_says_so_and_keeps_everything(kind: str, disk: TightDisk) -> None:
+def test_read_only_disk_refuses_writes_to_a_store_and_keeps_everything(kind: str, disk: TightDisk) -> None:
     bench = Bench(disk.open(kind))
     bench.publish(10)
     bench.store.close()
@@ -142,14 +146,16 @@ def test_a_store_on_a_read_only_disk_says_so_and_keeps_everything(kind: str, dis
     again.store.close()
 
 
-def test_a_new_store_on_a_read_only_disk_says_so(kind: str, disk: TightDisk) -> None:
+def test_read_only_disk_refuses_a_new_store(kind: str, disk: TightDisk) -> None:
     disk.make_read_only()
     with pytest.raises(StoreReadOnly):
         open_and_publish(disk, kind)
     disk.make_writable()
 
 
-def test_a_disk_that_turns_read_only_under_an_open_store_says_so(kind: str, turning_disk: PretendedDisk) -> None:
+def test_read_only_disk_under_an_open_store_refuses_publish_and_lease_until_writable(
+    kind: str, turning_disk: PretendedDisk
+) -> None:
     bench = Bench(turning_disk.open(kind))
     bench.publish(10)
     turning_disk.make_read_only()

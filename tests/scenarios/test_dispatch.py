@@ -69,7 +69,7 @@ def workers(address: str, queue: str, *names: str) -> Iterator[list[Worker]]:
             one.stop()
 
 
-def test_strategies_change_under_load_and_every_message_is_done_with_once(tmp_path: Path) -> None:
+def test_dispatch_strategy_changes_under_load_and_every_message_is_acked_once(tmp_path: Path) -> None:
     plan = [one.value for one in Strategy if one is not Strategy.BROADCAST]
     with daemon(tmp_path) as server, connect(server.address) as client:
         client.set_policy("mail", {"visibilityTimeoutSec": 600})
@@ -83,7 +83,7 @@ def test_strategies_change_under_load_and_every_message_is_done_with_once(tmp_pa
         assert client.dispatch("mail")["deliveries"] == {"DELIVERED": MESSAGES, "FAILED": 0, "TIMEOUT": 0}
 
 
-def test_to_broadcast_and_back_under_load_every_message_goes_to_one_or_to_all(tmp_path: Path) -> None:
+def test_dispatch_strategy_to_broadcast_and_back_under_load_delivers_to_one_or_to_all(tmp_path: Path) -> None:
     """What was in line when the strategy changed goes by the new one; copies stay with those they were made for."""
     names = ("a", "b", "c")
     plan = ("round_robin", "broadcast", "load_balance", "broadcast", "ordered", "broadcast")
@@ -105,7 +105,7 @@ def test_to_broadcast_and_back_under_load_every_message_goes_to_one_or_to_all(tm
         assert client.counts("mail").dead == 0
 
 
-def test_a_consumer_killed_under_each_strategy_loses_nothing(tmp_path: Path) -> None:
+def test_dispatch_strategy_of_each_kind_loses_nothing_when_a_consumer_is_killed(tmp_path: Path) -> None:
     queues = [one.value for one in Strategy]
     with daemon(tmp_path) as server, connect(server.address) as client:
         for queue in queues:
@@ -169,7 +169,7 @@ def _stomp(server: Daemon, token: str, queue: str) -> list[str]:
     return [frame.strip().split(b"\n")[0].decode() for frame in said.split(b"\0") if frame.strip()]
 
 
-def test_only_listed_programs_come_and_only_as_the_table_says(tmp_path: Path) -> None:
+def test_programs_not_listed_or_not_permitted_are_refused_and_counted_on_every_protocol(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text(json.dumps(SETTINGS))
     here = "127.0.0.1:0"
     options = ("--config", str(tmp_path / "settings.json"), "--tcp", here, "--http", here, "--stomp", here)
@@ -242,7 +242,7 @@ class Hearing(BaseHTTPRequestHandler):
         """Nobody reads it."""
 
 
-def test_outcomes_are_told_at_least_once_to_an_endpoint_that_fails_at_first(tmp_path: Path) -> None:
+def test_delivery_callback_reports_outcomes_at_least_once_to_an_endpoint_that_fails_at_first(tmp_path: Path) -> None:
     endpoint = Endpoint()
     hearing = threading.Thread(target=endpoint.serve_forever)
     hearing.start()

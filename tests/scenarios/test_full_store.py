@@ -111,7 +111,7 @@ def test_full_store_keeps_its_reserve_from_publishers_and_makes_it_again(queues:
     assert reserve.stat().st_blocks * 512 >= reserve.stat().st_size > 0
 
 
-def test_full_store_drops_what_is_purged(queues: Queues, folder: Path) -> None:
+def test_full_store_drops_messages_and_takes_messages_again(queues: Queues, folder: Path) -> None:
     ids = publish_until_refused(queues)
     MountedDisk(folder).fill()
     assert queues.drop("work", ids) == [None] * len(ids)

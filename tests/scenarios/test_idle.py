@@ -56,11 +56,11 @@ def loaded(folder: Path, *flags: str) -> set[str]:
     return set(done.stdout.split())
 
 
-def test_a_server_at_rest_has_loaded_nothing_that_waits_for_somebody(tmp_path: Path) -> None:
+def test_lazy_import_keeps_unused_parts_out_of_a_server_at_rest(tmp_path: Path) -> None:
     found = loaded(tmp_path / "d")
     assert {part: here for part, names in LATER.items() if (here := sorted(found & set(names)))} == {}
     assert {"yirangmq.protocols.stomp.session", "apsw"} <= found
 
 
-def test_what_the_settings_ask_for_is_loaded(tmp_path: Path) -> None:
+def test_lazy_import_loads_the_parts_that_the_settings_enable(tmp_path: Path) -> None:
     assert set(LATER["files by date"]) <= loaded(tmp_path / "d", "--files-by-date", str(tmp_path / "files"))

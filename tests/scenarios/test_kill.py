@@ -39,7 +39,7 @@ def killed_in_turn(team: Crew, url: str, chance: random.Random) -> list[Fact]:
     return facts
 
 
-def test_a_hundred_killed_producers_and_consumers_lose_and_double_nothing(url: str) -> None:
+def test_kill_of_a_hundred_producers_and_consumers_loses_and_repeats_nothing(url: str) -> None:
     chance = random.Random(20260113)
     with yirangmq.open(url) as queues:
         queues.set_policy("work", {"retry": {"limit": 1_000}})

@@ -48,7 +48,7 @@ def check(record: Record) -> None:
     assert record.topic == f"topic-{record.sequence % 3}"
 
 
-def test_a_publisher_killed_again_and_again_loses_nothing_it_confirmed(tmp_path: Path) -> None:
+def test_segment_log_writer_killed_repeatedly_loses_no_confirmed_record(tmp_path: Path) -> None:
     folder, chance = tmp_path / "log", Random(7)
     follower = Follower(folder)
     confirmed = 0

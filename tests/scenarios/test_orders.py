@@ -68,7 +68,7 @@ class Web:
         return {name: value for name, value in counted.items() if isinstance(value, int) and value}
 
 
-def test_a_killed_server_keeps_every_state(tmp_path: Path) -> None:
+def test_http_mq_keeps_every_message_state_through_a_server_kill(tmp_path: Path) -> None:
     with daemon(tmp_path, *HTTP) as server:
         with closing(Web(server)) as web:
             completed = web.reach("active")
@@ -90,7 +90,7 @@ def test_a_killed_server_keeps_every_state(tmp_path: Path) -> None:
             ]  # fmt: skip
 
 
-def test_what_was_answered_before_a_kill_is_there_after_it(tmp_path: Path) -> None:
+def test_http_mq_messages_answered_before_a_server_kill_are_there_after_it(tmp_path: Path) -> None:
     """Set by many at once, killed in the middle."""
     told: list[list[str]] = [[] for _ in range(8)]
 
@@ -133,7 +133,7 @@ def pending(queues: Client) -> int:
 
 
 @pytest.mark.parametrize("crowd", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_a_crowd_of_blocked_orders_is_served_in_order_of_arrival(crowd: int, tmp_path: Path) -> None:
+def test_http_mq_waiting_requests_by_the_thousand_are_served_in_order_of_arrival(crowd: int, tmp_path: Path) -> None:
     """Some get a message, one has left and takes nothing, the rest are told when the queue is cleared."""
     with file_limit(crowd + 200) as allowed, daemon(tmp_path, *HTTP) as server, ExitStack() as stack:
         count = min(crowd, allowed - 200)

@@ -44,7 +44,7 @@ def umask(mask: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
-def test_permissions_of_what_is_made_do_not_depend_on_the_umask(tmp_path: Path, mask: int) -> None:
+def test_permissions_of_new_files_and_folders_do_not_depend_on_the_umask(tmp_path: Path, mask: int) -> None:
     with umask(mask):
         for name, access in (("owner", OWNER), ("group", GROUP)):
             make_folder(tmp_path / name, access)
@@ -55,14 +55,16 @@ def test_permissions_of_what_is_made_do_not_depend_on_the_umask(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("mode", "access"), [(0o2770, GROUP), (0o2771, GROUP), (0o770, OWNER), (0o2777, OWNER)])
-def test_permissions_are_shared_only_in_a_folder_that_says_so(tmp_path: Path, mode: int, access: object) -> None:
+def test_permissions_are_for_the_group_only_in_a_set_group_id_folder_closed_to_writes_of_others(
+    tmp_path: Path, mode: int, access: object
+) -> None:
     """Write access alone may come from a umask of 002; with the set-group-ID bit it is meant."""
     (tmp_path / "d").mkdir()
     (tmp_path / "d").chmod(mode)
     assert access_in(tmp_path / "d") == access_in(tmp_path / "d" / "not" / "there") == access
 
 
-def test_permissions_of_what_exists_are_never_changed(tmp_path: Path) -> None:
+def test_permissions_of_existing_files_are_reported_if_loose_and_never_changed(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d").chmod(0o755)
     (tmp_path / "d" / "q.db").touch()
@@ -78,7 +80,7 @@ def test_permissions_of_what_exists_are_never_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["sqlite:{d}/a/q.db", "files:{d}/a/q"])
-def test_permissions_of_a_store_without_a_server(tmp_path: Path, url: str) -> None:
+def test_permissions_of_a_store_without_a_server_are_for_the_owner_alone(tmp_path: Path, url: str) -> None:
     """On the version before: folders 0777, files 0666."""
     folder = tmp_path / "d"
     if url.startswith("sqlite"):
@@ -95,7 +97,7 @@ def test_permissions_of_a_store_without_a_server(tmp_path: Path, url: str) -> No
         assert loose_in(folder) == []
 
 
-def test_permissions_of_alerts_stages_and_the_cards_of_consumers(tmp_path: Path) -> None:
+def test_permissions_of_alerts_stages_and_consumer_reports_are_for_the_owner_alone(tmp_path: Path) -> None:
     """What a server makes only after a while, or for Spark."""
     make_folder(tmp_path / "d")
     with umask(0):
@@ -109,7 +111,7 @@ def test_permissions_of_alerts_stages_and_the_cards_of_consumers(tmp_path: Path)
     assert loose_in(tmp_path / "d") == []
 
 
-def test_permissions_of_a_shared_store_let_its_group_in(tmp_path: Path) -> None:
+def test_permissions_of_a_store_in_a_shared_folder_admit_its_group(tmp_path: Path) -> None:
     make_folder(tmp_path / "d", GROUP)
     with umask(0o077):
         for url in (f"sqlite:{tmp_path}/d/q.db", f"files:{tmp_path}/d/q"):
@@ -148,7 +150,7 @@ class Watched(Daemon):
 
 @pytest.mark.process
 @pytest.mark.parametrize("store", ["sqlite:{d}/queue.db", "files:{d}/queues"])
-def test_permissions_of_everything_a_server_makes(tmp_path: Path, store: str) -> None:
+def test_permissions_of_everything_a_server_makes_are_for_the_owner_alone(tmp_path: Path, store: str) -> None:
     server = Watched(tmp_path, "--store", store, *EVERYTHING)
     try:
         server.start(**server.env)
@@ -175,7 +177,9 @@ def test_permissions_of_everything_a_server_makes(tmp_path: Path, store: str) ->
 
 
 @pytest.mark.process
-def test_permissions_of_a_server_for_a_group_and_a_loose_data_folder_in_health(tmp_path: Path) -> None:
+def test_permissions_of_a_server_for_a_group_admit_it_and_health_reports_loose_files_and_folders(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     (tmp_path / "token").chmod(0o644)
     options = ("--file-access", "group", "--http", "off", "--token-file", str(tmp_path / "token"))
@@ -209,7 +213,7 @@ MAY_MAKE = {
 """The rule itself; a token's file, always 0600; a lock, opened by the rule; a report that its reader names."""
 
 
-def test_permissions_are_given_by_one_module_to_every_file() -> None:
+def test_permissions_of_every_file_are_set_by_one_module() -> None:
     """What Spark and its jobs write follows the umask, and ``torture`` works on copies."""
     package = ROOT / "src" / "yirangmq"
     files = {path.relative_to(package).as_posix(): path.read_text() for path in package.rglob("*.py")}

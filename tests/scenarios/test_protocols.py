@@ -26,7 +26,7 @@ def web(server: Daemon) -> WebQueues:
     return WebQueues(server.port_of("http"))
 
 
-def test_a_message_on_its_way_through_every_door(tmp_path: Path) -> None:
+def test_protocols_share_a_message_through_failure_server_kill_redrive_and_ack(tmp_path: Path) -> None:
     with daemon(tmp_path, *HTTP) as server:
         published = run_command(tmp_path, "publish", "--store", server.address, "-q", "mail", "--json", '{"to": "ann"}')
         id = json.loads(published.stdout)["messageId"]
@@ -71,7 +71,7 @@ class Receiver(BaseHTTPRequestHandler):
         """Not to the screen."""
 
 
-def test_a_server_that_stops_sees_its_webhooks_through(tmp_path: Path) -> None:
+def test_webhook_in_flight_is_finished_before_the_server_stops(tmp_path: Path) -> None:
     (tmp_path / "d" / "secrets").mkdir(parents=True)
     (tmp_path / "d" / "secrets" / "shop").write_text("hush\n")
     hook = Hook()

@@ -21,7 +21,7 @@ from yirangmq.stores.lock import find_holder
 pytestmark = pytest.mark.process
 
 
-def test_from_nothing_to_the_first_message(tmp_path: Path) -> None:
+def test_serve_starts_from_nothing_and_delivers_the_first_message(tmp_path: Path) -> None:
     with daemon(tmp_path) as server:
         assert server.ready["durability"] == "full"
         assert server.ready["addresses"] == [server.address]
@@ -34,7 +34,7 @@ def test_from_nothing_to_the_first_message(tmp_path: Path) -> None:
         assert not (tmp_path / "d" / "yirangmq.sock").exists()
 
 
-def test_without_a_word_it_serves_this_folder_and_commands_find_it(tmp_path: Path) -> None:
+def test_serve_without_options_serves_this_folder_and_commands_find_it(tmp_path: Path) -> None:
     with daemon(tmp_path, data="") as server:
         published = run_command(tmp_path, "publish", "--queue", "mail", '{"to": "ann"}')
         assert published.returncode == 0, published.stderr
@@ -55,7 +55,7 @@ def test_without_a_word_it_serves_this_folder_and_commands_find_it(tmp_path: Pat
         assert not (tmp_path / "yirang.db").exists()
 
 
-def test_a_second_server_is_told_who_holds_the_store(tmp_path: Path) -> None:
+def test_serve_on_a_held_store_is_refused_with_the_process_and_address_of_the_holder(tmp_path: Path) -> None:
     with daemon(tmp_path) as server:
         second = run_command(tmp_path, "serve", "--data", "d")
         assert second.returncode == 5
@@ -72,7 +72,7 @@ def test_a_second_server_is_told_who_holds_the_store(tmp_path: Path) -> None:
         assert find_holder(server.url) is None
 
 
-def test_every_command_goes_through_the_server(tmp_path: Path) -> None:
+def test_cli_commands_of_every_kind_go_through_the_server(tmp_path: Path) -> None:
     with daemon(tmp_path) as server:
         store = f"--store={server.url}"
         for words in (
@@ -102,7 +102,7 @@ def test_every_command_goes_through_the_server(tmp_path: Path) -> None:
             assert client.call("status")["accepted"] >= 14
 
 
-def test_a_signal_ends_it_in_good_order(tmp_path: Path) -> None:
+def test_shutdown_by_signal_answers_waiting_consumers_keeps_publishes_and_exits_with_0(tmp_path: Path) -> None:
     """Who waits is answered, what was asked for is on disk, the exit code is 0."""
     with daemon(tmp_path) as server:
         got: list[object] = []
@@ -130,7 +130,7 @@ def test_a_signal_ends_it_in_good_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("on_stop", "comes"), [("keep", False), ("release", True)])
-def test_leases_are_kept_or_given_back_when_it_stops(tmp_path: Path, on_stop: str, comes: bool) -> None:
+def test_shutdown_keeps_or_releases_leases_as_configured(tmp_path: Path, on_stop: str, comes: bool) -> None:
     with daemon(tmp_path, "--on-stop", on_stop) as server:
         with connect(server.address, consumer="worker-1") as client:
             client.publish_many("mail", [{"n": n} for n in range(1200)])
@@ -152,7 +152,7 @@ def test_leases_are_kept_or_given_back_when_it_stops(tmp_path: Path, on_stop: st
                 client.ack(first.lease_id)
 
 
-def test_a_server_hears_of_direct_writes(tmp_path: Path) -> None:
+def test_direct_write_to_the_store_reaches_a_consumer_waiting_at_the_server(tmp_path: Path) -> None:
     with daemon(tmp_path) as server, connect(server.address) as client, yirangmq.open(server.url) as queues:
         for n in range(3):
             got: list[object] = []
@@ -169,7 +169,7 @@ def test_a_server_hears_of_direct_writes(tmp_path: Path) -> None:
             assert got == [{"n": n}]
 
 
-def test_tcp_with_token_and_tls(tmp_path: Path) -> None:
+def test_tls_over_tcp_with_a_token_admits_a_client_and_refuses_a_wrong_token(tmp_path: Path) -> None:
     made, key = certificate(tmp_path)
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     options = ("--tcp", "127.0.0.1:0", "--token-file", str(tmp_path / "token"))
@@ -200,7 +200,7 @@ def test_tcp_with_token_and_tls(tmp_path: Path) -> None:
         (("--log-level", "loud"), 2, "--log-level"),
     ],
 )
-def test_what_cannot_work_is_said_before_it_starts(
+def test_serve_with_settings_that_cannot_work_is_refused_before_it_starts(
     tmp_path: Path, words: tuple[str, ...], code: int, says: str
 ) -> None:
     (tmp_path / "typo.json").write_text('{"max_conections": 5}')
@@ -211,7 +211,7 @@ def test_what_cannot_work_is_said_before_it_starts(
     assert says in done.stderr
 
 
-def test_a_file_of_settings_the_environment_and_the_supervisor(tmp_path: Path) -> None:
+def test_settings_of_file_and_environment_apply_and_the_supervisor_is_notified(tmp_path: Path) -> None:
     (tmp_path / "y.json").write_text(json.dumps({"node": "north", "log_level": "debug", "socket_mode": "600"}))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
         supervisor.bind(str(tmp_path / "notify"))
@@ -241,7 +241,7 @@ def test_clear_text_that_insecure_allows_is_logged_as_a_warning(tmp_path: Path) 
         assert [(one["level"], one["setting"], one["address"]) for one in told] == [("warning", "tcp", "0.0.0.0:0")]
 
 
-def test_health_and_connections(tmp_path: Path) -> None:
+def test_health_and_connections_commands_report_a_running_failing_or_stopped_server(tmp_path: Path) -> None:
     with daemon(tmp_path) as server:
         store = f"--store={server.url}"
         well = json.loads(run_command(tmp_path, "health", "--json", store).stdout)

@@ -110,7 +110,7 @@ VERBS: dict[str, Act] = {
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("kind", ["sqlite", "served"])
-def test_a_call_that_the_disk_refuses_anywhere_has_not_happened(
+def test_fault_injection_at_any_disk_call_leaves_nothing_of_the_refused_operation(
     kind: str, verb: str, code: int, tmp_path: Path
 ) -> None:
     fuse = Fuse(code)
@@ -152,7 +152,7 @@ def unharmed(store: Store, before: Snapshot) -> None:
     assert list(store.check(repair=False)) == []
 
 
-def test_a_commit_that_fails_between_two_calls_takes_nothing_with_it(tmp_path: Path) -> None:
+def test_background_commit_that_fails_between_two_calls_loses_no_message_and_reuses_no_number(tmp_path: Path) -> None:
     """As when a server's time to commit comes while its disk is full: what was confirmed stays, and no number that was
     given out is given out again."""
     fuse = Fuse(errno.ENOSPC)
@@ -172,7 +172,9 @@ def test_a_commit_that_fails_between_two_calls_takes_nothing_with_it(tmp_path: P
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
-def test_a_refused_publish_among_others_never_was(code: int, tmp_path: Path) -> None:
+def test_redo_log_write_that_fails_drops_only_its_own_publish_with_and_without_a_crash(
+    code: int, tmp_path: Path
+) -> None:
     """At every call of the disk, with others in the file of changes before it; then with and without a crash."""
     for number in range(1, 4):
         fuse, home, left = Fuse(code), tmp_path / f"{number}", tmp_path / f"{number} left"
@@ -193,7 +195,7 @@ def test_a_refused_publish_among_others_never_was(code: int, tmp_path: Path) -> 
                 assert list(store.check(repair=False)) == []
 
 
-def test_a_commit_that_does_not_fit_and_fails_leaves_no_statement_behind(tmp_path: Path) -> None:
+def test_redo_log_keeps_no_statement_of_a_commit_that_does_not_fit_and_fails(tmp_path: Path) -> None:
     """What was refused has given no number to a statement that the next record would refer to."""
     store = ServedSqliteStore(tmp_path / "store", redo_bytes=16384, seconds=None)
     queues = Queues(store, ManualClock(), CountingIds(), "tester")
@@ -214,7 +216,7 @@ def test_a_commit_that_does_not_fit_and_fails_leaves_no_statement_behind(tmp_pat
             assert [one[1] for one in take_snapshot(found).entries] == ids
 
 
-def test_a_file_that_may_not_grow_refuses_what_is_large_and_does_the_rest(tmp_path: Path) -> None:
+def test_sqlite_file_that_may_not_grow_refuses_a_large_message_and_serves_the_rest(tmp_path: Path) -> None:
     store = ServedSqliteStore(tmp_path / "store", seconds=None)
     queues = Queues(store, ManualClock(), CountingIds(), "tester")
     sent = [queues.publish("work", b"x").id for _ in range(5)]
@@ -231,7 +233,9 @@ def test_a_file_that_may_not_grow_refuses_what_is_large_and_does_the_rest(tmp_pa
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
-def test_what_is_confirmed_after_a_commit_that_failed_outlives_a_crash(code: int, tmp_path: Path) -> None:
+def test_background_commit_that_failed_keeps_later_confirmed_messages_through_a_crash(
+    code: int, tmp_path: Path
+) -> None:
     """Of a commit that SQLite could not sync all may be in its log nevertheless, and count after a crash."""
     number, is_refused = 1, True
     while is_refused:

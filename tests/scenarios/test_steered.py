@@ -15,7 +15,7 @@ OF_OTHER_DOORS = tuple(f"yirangmq_{part}" for part in PARTS)
 """Told where these are in use, or something came of them."""
 
 
-def test_a_pause_outlives_kill_9_and_who_waits_is_served_when_it_ends(tmp_path: Path) -> None:
+def test_pause_survives_a_server_kill_and_waiting_consumers_are_served_on_resume(tmp_path: Path) -> None:
     with daemon(tmp_path) as server:
         with connect(server.address) as client:
             client.publish("mail", 1)
@@ -31,7 +31,7 @@ def test_a_pause_outlives_kill_9_and_who_waits_is_served_when_it_ends(tmp_path: 
                 assert sorted(next(pushed).value() for _ in range(2)) == [1, 2]
 
 
-def test_a_server_tells_everything_the_page_names(tmp_path: Path) -> None:
+def test_metrics_of_a_server_are_all_those_documented_and_a_dead_letter_is_an_event(tmp_path: Path) -> None:
     with daemon(tmp_path) as server, connect(server.address) as client:
         client.set_policy("mail", {"retry": {"limit": 0}, "quota": {"maxMessages": 5}})
         client.publish_many("mail", [b"x" * 100] * 4)
@@ -53,7 +53,7 @@ def test_a_server_tells_everything_the_page_names(tmp_path: Path) -> None:
         assert (died["level"], died["queue"], died["reason"], died["count"]) == ("info", "mail", "HANDLER_ERROR", 1)
 
 
-def test_a_store_stays_as_small_as_it_was_told(tmp_path: Path) -> None:
+def test_max_store_bytes_refuses_publishes_above_it_until_messages_are_acked(tmp_path: Path) -> None:
     with daemon(tmp_path, "--max-store-bytes", "4MiB") as server, connect(server.address) as client:
         client.set_policy("mail", {"archive": {"enabled": False}, "tombstoneSec": 0})
 

@@ -24,7 +24,7 @@ def has_heard(client: LiveClient, receipts: int) -> bool:
     return len(client.heard.receipts) >= receipts
 
 
-def test_what_was_receipted_survives(tmp_path: Path) -> None:
+def test_stomp_receipted_messages_survive_server_kills_and_none_is_delivered_twice(tmp_path: Path) -> None:
     confirmed: list[bytes] = []
     with daemon(tmp_path, "--stomp", "127.0.0.1:0") as server:
         for kill in range(KILLS):
@@ -48,7 +48,7 @@ def test_what_was_receipted_survives(tmp_path: Path) -> None:
     assert len(set(bodies)) == len(bodies)
 
 
-def test_what_a_client_held_comes_at_once_when_the_server_is_back(tmp_path: Path) -> None:
+def test_stomp_messages_of_a_client_are_redelivered_at_once_after_a_server_kill(tmp_path: Path) -> None:
     with daemon(tmp_path, "--stomp", "127.0.0.1:0") as server:
         client = LiveClient(server.port_of("stomp")).connect()
         for number in range(3):
@@ -91,7 +91,7 @@ sys.stdin.read()
 """Takes from each queue and never acknowledges."""
 
 
-def test_a_consumer_killed_under_each_strategy_loses_nothing_and_keeps_the_order(tmp_path: Path) -> None:
+def test_stomp_consumer_killed_under_each_dispatch_strategy_loses_nothing_and_keeps_the_order(tmp_path: Path) -> None:
     queues = [one.value for one in Strategy]
     with daemon(tmp_path, "--stomp", "127.0.0.1:0") as server, connect(server.address) as looker:
         for queue in queues:

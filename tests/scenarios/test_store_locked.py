@@ -49,7 +49,7 @@ class Web:
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
-def test_store_busy_is_told_by_a_deadline_and_health_answers_meanwhile(tmp_path: Path, kind: str) -> None:
+def test_store_busy_is_returned_by_a_deadline_and_health_answers_meanwhile(tmp_path: Path, kind: str) -> None:
     data = tmp_path / "d"
     place = "sqlite:" + str(data / "queue.db") if kind == "sqlite" else "files:" + str(data / "queues")
     with daemon(tmp_path, "--store", place, "--http", "127.0.0.1:0", "--busy-seconds", "1") as server:

@@ -65,7 +65,7 @@ class Part:
         await self.do(lambda transaction: self.verbs.nack(transaction, leases, None, cause))
 
 
-def test_queues_their_age_and_what_died_of_late(tmp_path: Path) -> None:
+def test_alert_facts_contain_queue_age_and_recent_dead_letters(tmp_path: Path) -> None:
     async def main() -> None:
         part = Part(tmp_path)
         await part.publish(3)
@@ -81,7 +81,7 @@ def test_queues_their_age_and_what_died_of_late(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_standby_says_nothing_of_its_queues(tmp_path: Path) -> None:
+def test_alert_facts_of_a_standby_contain_no_queues(tmp_path: Path) -> None:
     class Off:
         is_on = False
         accepts_new = False
@@ -99,7 +99,7 @@ def test_a_standby_says_nothing_of_its_queues(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_refused_clients_count_for_as_long_as_the_window_is(tmp_path: Path) -> None:
+def test_alert_facts_count_refused_clients_within_the_window(tmp_path: Path) -> None:
     async def main() -> None:
         part = Part(tmp_path)
         assert part.facts().refused == {}
@@ -112,7 +112,9 @@ def test_refused_clients_count_for_as_long_as_the_window_is(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("seconds", [3600, -5], ids=["forward", "back"])
-def test_a_clock_that_was_set_is_noticed_and_time_that_passes_is_not(tmp_path: Path, seconds: int) -> None:
+def test_alert_for_a_clock_jump_opens_when_the_clock_is_set_and_not_as_time_passes(
+    tmp_path: Path, seconds: int
+) -> None:
     async def main() -> None:
         part = Part(tmp_path)
         part.wall.advance(86_400_000)
@@ -128,7 +130,7 @@ def test_a_clock_that_was_set_is_noticed_and_time_that_passes_is_not(tmp_path: P
     asyncio.run(main())
 
 
-def test_commits_their_mean_of_the_last_minute(tmp_path: Path) -> None:
+def test_alert_facts_contain_the_mean_commit_time_of_the_last_minute(tmp_path: Path) -> None:
     async def main() -> None:
         part = Part(tmp_path)
         assert part.facts().commit is None
@@ -142,7 +144,7 @@ def test_commits_their_mean_of_the_last_minute(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_store_that_refuses_is_told_and_so_is_the_disk(tmp_path: Path) -> None:
+def test_alert_facts_report_a_store_that_refuses_commits_and_the_free_disk_space(tmp_path: Path) -> None:
     async def main() -> None:
         part = Part(tmp_path)
         assert part.facts().disk is None, "nobody has looked at it yet"

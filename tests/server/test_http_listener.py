@@ -38,7 +38,7 @@ def get(line: HTTPConnection, path: str, headers: Mapping[str, str] | None = Non
     return response, response.read()
 
 
-def test_it_tells_its_health_and_its_numbers(tmp_path: Path, lines: Lines) -> None:
+def test_http_listener_serves_health_and_metrics(tmp_path: Path, lines: Lines) -> None:
     with daemon(tmp_path, *HERE) as server:
         with connect(server.address) as client:
             client.publish("mail", {"to": "ann"})
@@ -58,7 +58,7 @@ def test_it_tells_its_health_and_its_numbers(tmp_path: Path, lines: Lines) -> No
             assert "http" in {one["client"] for one in client.call("connections")}
 
 
-def test_the_port_comes_from_the_environment_of_the_older_queue_too(
+def test_http_listener_takes_its_address_from_mq_host_and_mq_port_of_the_older_queue(
     tmp_path: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("YIRANGMQ_HTTP")
@@ -69,7 +69,7 @@ def test_the_port_comes_from_the_environment_of_the_older_queue_too(
         assert get(line, "/health")[1] == b"OK"
 
 
-def test_a_port_that_is_taken_stops_the_start_with_the_way_out(tmp_path: Path) -> None:
+def test_http_listener_on_a_port_in_use_stops_the_start_with_a_remedy_in_the_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         command = [sys.executable, "-m", "yirangmq", "serve", "--data", str(tmp_path / "d"), "--http", address]
@@ -80,14 +80,14 @@ def test_a_port_that_is_taken_stops_the_start_with_the_way_out(tmp_path: Path) -
     assert not (tmp_path / "d" / "yirangmq.sock").exists()
 
 
-def test_beyond_this_machine_it_needs_a_token(tmp_path: Path) -> None:
+def test_http_listener_reachable_from_other_machines_requires_a_token(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "yirangmq", "serve", "--data", str(tmp_path / "d"), "--http", "0.0.0.0:0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 2
     assert "can be reached from other machines" in done.stderr
 
 
-def test_tokens_and_the_rate_are_those_of_the_settings(tmp_path: Path, lines: Lines) -> None:
+def test_token_and_rate_limit_of_the_http_listener_are_those_of_the_settings(tmp_path: Path, lines: Lines) -> None:
     (tmp_path / "looker").write_text("the-looker-token\n")
     settings = {
         "token": "the-chief-token-",
@@ -109,9 +109,7 @@ def test_tokens_and_the_rate_are_those_of_the_settings(tmp_path: Path, lines: Li
             assert get(line, "/metrics", {"Authorization": f"Bearer {token}"})[0].status == 200
 
 
-def test_events_come_to_whoever_shows_a_token_and_never_by_an_address_that_holds_one(
-    tmp_path: Path, lines: Lines
-) -> None:
+def test_sse_requires_a_bearer_token_and_refuses_a_token_in_the_address(tmp_path: Path, lines: Lines) -> None:
     (tmp_path / "token").write_text("the-chief-token-")
     with daemon(tmp_path, *HERE, "--token-file", str(tmp_path / "token"), "--log-level", "debug") as server:
         line = lines(HTTPConnection("127.0.0.1", server.port_of("http"), timeout=PATIENCE))
@@ -128,7 +126,7 @@ def test_events_come_to_whoever_shows_a_token_and_never_by_an_address_that_holds
     assert "the-chief-token-" not in server.log.read_text()
 
 
-def test_origins_and_hosts_are_those_of_the_settings_and_other_ports_do_not_speak_http(
+def test_cors_origins_and_hosts_are_those_of_the_settings_and_other_ports_do_not_speak_http(
     tmp_path: Path, lines: Lines
 ) -> None:
     settings = ("--cors-origins", "https://app.example", "--http-hosts", "mq.example")
@@ -153,7 +151,7 @@ def test_origins_and_hosts_are_those_of_the_settings_and_other_ports_do_not_spea
         assert json.loads(get(line, "/v1/queues")[1])["queues"] == []
 
 
-def test_over_tls(tmp_path: Path, lines: Lines) -> None:
+def test_tls_http_listener_answers_https_and_not_plain_http(tmp_path: Path, lines: Lines) -> None:
     made, key = certificate(tmp_path)
     with daemon(tmp_path, *HERE, "--tls-cert", str(made), "--tls-key", str(key)) as server:
         line = lines(
@@ -164,7 +162,7 @@ def test_over_tls(tmp_path: Path, lines: Lines) -> None:
             get(lines(HTTPConnection("127.0.0.1", server.port_of("https"), timeout=PATIENCE)), "/health")
 
 
-def test_at_a_unix_socket(tmp_path: Path) -> None:
+def test_http_listener_on_a_unix_socket_answers_and_removes_the_socket_on_stop(tmp_path: Path) -> None:
     with daemon(tmp_path, "--http", f"unix:{tmp_path}/web/http.sock") as server:
         with socket.socket(socket.AF_UNIX) as line:
             line.connect(f"{tmp_path}/web/http.sock")
@@ -175,7 +173,7 @@ def test_at_a_unix_socket(tmp_path: Path) -> None:
     assert not (tmp_path / "web" / "http.sock").exists()
 
 
-def test_it_stops_in_good_order_though_clients_stay_connected(tmp_path: Path, lines: Lines) -> None:
+def test_http_listener_stops_cleanly_though_clients_stay_connected(tmp_path: Path, lines: Lines) -> None:
     with daemon(tmp_path, *HERE) as server:
         staying = [lines(HTTPConnection("127.0.0.1", server.port_of("http"), timeout=PATIENCE)) for _ in range(5)]
         for line in staying:
@@ -189,7 +187,7 @@ def test_it_stops_in_good_order_though_clients_stay_connected(tmp_path: Path, li
         assert stopping["clients"] == 6
 
 
-def test_without_http_nothing_of_it_is_loaded(tmp_path: Path) -> None:
+def test_http_modules_are_not_loaded_without_an_http_listener(tmp_path: Path) -> None:
     program = (
         "import sys, yirangmq.cli.commands.serve, yirangmq.server.listeners\n"
         "assert not [name for name in sys.modules if name.startswith('yirangmq.protocols.http.')]\n"

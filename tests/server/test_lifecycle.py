@@ -18,7 +18,7 @@ class Watched:
         self.was_waited_for.set()
 
 
-def test_nobody_waits_nobody_listens() -> None:
+def test_change_listener_waits_on_the_store_only_while_a_consumer_waits() -> None:
     asked, told = threading.Semaphore(0), threading.Event()
     is_awaited = threading.Event()
 
@@ -39,7 +39,7 @@ def test_nobody_waits_nobody_listens() -> None:
         listener.stop()
 
 
-def test_listener_goes_on_after_an_error_of_the_store() -> None:
+def test_change_listener_continues_after_an_error_of_the_store() -> None:
     """A read that fails once used to end its thread: changes by other processes were not heard of until a restart."""
     told = threading.Semaphore(0)
 

@@ -16,7 +16,7 @@ def one(sequence: int, topic: str = "a") -> Seen:
     return Seen(sequence, topic, sequence, 0)
 
 
-def test_every_kind_of_fault_is_counted() -> None:
+def test_topic_soak_judge_counts_every_kind_of_fault() -> None:
     truth = {n: one(n, "ab"[n % 2]) for n in range(1, 7)}
     assert judge(truth, ALL, [*truth.values()]) == (6, 0, 0, 0, 0)
     assert judge(truth, make_filter(["a"]), [truth[2], truth[4], truth[6]]).is_good
@@ -27,23 +27,23 @@ def test_every_kind_of_fault_is_counted() -> None:
     assert judge(truth, ALL, [truth[n] for n in range(1, 6)] + [one(6, "b")]) == (6, 0, 0, 0, 1)
 
 
-def test_no_gap_and_no_duplicate_whatever_is_killed_between_two_steps() -> None:
+def test_topic_soak_finds_no_gap_or_duplicate_when_a_part_is_killed_between_two_steps() -> None:
     found = {seed: stage_run(seed) for seed in range(STEPS)}
     assert [seed for seed, verdicts in found.items() if not all(one.is_good for one in verdicts)] == []
 
 
-def test_a_log_that_forgets_its_subscribers_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_soak_notices_a_log_that_forgets_its_subscribers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("yirangmq.topics.subscribers.retention_floor", lambda *given: None)
     assert any(not one.is_good for seed in range(20) for one in stage_run(seed))
 
 
-def test_a_server_that_sends_one_record_less_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_soak_notices_a_server_that_skips_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("yirangmq.topics.publisher.resumed", lambda log, cursor: min(cursor.sequence + 2, log.last + 1))
     assert any(not one.is_good for seed in range(20) for one in stage_run(seed))
 
 
 @pytest.mark.process
-def test_no_gap_and_no_duplicate_whatever_process_is_killed() -> None:
+def test_topic_soak_finds_no_gap_or_duplicate_when_any_process_is_killed() -> None:
     with crew(*MODULES) as team:
         for seed in range(PROCESSES):
             verdicts, troubles = process_run(seed, team)

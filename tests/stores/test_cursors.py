@@ -28,7 +28,7 @@ def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
     return lambda: open_cursors(f"{request.param}:{tmp_path / 'cursors'}")
 
 
-def test_a_cursor_is_there_after_opening_again(reopen: Open) -> None:
+def test_cursor_is_kept_after_reopening(reopen: Open) -> None:
     place = reopen()
     assert place.all() == []
     assert place.get("billing") is None
@@ -40,7 +40,7 @@ def test_a_cursor_is_there_after_opening_again(reopen: Open) -> None:
     place.close()
 
 
-def test_the_latest_counts_also_if_it_is_further_back(reopen: Open) -> None:
+def test_cursor_latest_put_wins_even_with_a_lower_sequence(reopen: Open) -> None:
     place = reopen()
     for sequence in (1, 50, 20):
         place.put([cursor(sequence=sequence)])
@@ -50,7 +50,7 @@ def test_the_latest_counts_also_if_it_is_further_back(reopen: Open) -> None:
     place.close()
 
 
-def test_the_floor_is_what_the_slowest_needs_next(reopen: Open) -> None:
+def test_cursor_floor_is_the_next_sequence_of_the_slowest_subscriber(reopen: Open) -> None:
     place = reopen()
     assert place.floor() is None
     place.put([cursor("a", 10), cursor("b", 5)])
@@ -66,7 +66,7 @@ def test_the_floor_is_what_the_slowest_needs_next(reopen: Open) -> None:
 
 
 @pytest.mark.parametrize("sequence", [0, 2**32 - 1, 2**32, 2**63 - 1, 2**63, MAX_SEQUENCE])
-def test_sequences_of_sixty_four_bits_are_kept(reopen: Open, sequence: int) -> None:
+def test_cursor_with_a_64_bit_sequence_is_kept(reopen: Open, sequence: int) -> None:
     place = reopen()
     place.put([cursor(sequence=sequence)])
     place.close()
@@ -89,7 +89,9 @@ def test_sequences_of_sixty_four_bits_are_kept(reopen: Open, sequence: int) -> N
     ],
     ids=["name", "epoch", "negative", "too-large", "bool", "half-a-character", "long", "time"],
 )
-def test_what_is_no_cursor_is_refused_by_field_and_nothing_is_kept(reopen: Open, wrong: Cursor, field: str) -> None:
+def test_cursor_that_is_invalid_is_refused_by_field_and_nothing_of_the_batch_is_kept(
+    reopen: Open, wrong: Cursor, field: str
+) -> None:
     place = reopen()
     with pytest.raises(BadInput) as caught:
         place.put([cursor("good"), wrong])
@@ -99,7 +101,7 @@ def test_what_is_no_cursor_is_refused_by_field_and_nothing_is_kept(reopen: Open,
 
 
 @pytest.mark.parametrize("url", ["", "file:", "redis:here", "here"])
-def test_a_place_that_is_none_is_refused(url: str) -> None:
+def test_cursor_store_url_that_is_invalid_is_refused(url: str) -> None:
     with pytest.raises(BadInput, match="is no place for cursors"):
         open_cursors(url)
 
@@ -111,7 +113,7 @@ def lines(path: Path) -> list[bytes]:
     return path.read_bytes().splitlines(keepends=True)
 
 
-def test_the_file_can_be_read_by_people(tmp_path: Path) -> None:
+def test_cursor_file_is_readable_text(tmp_path: Path) -> None:
     place = FileCursors(tmp_path / "cursors")
     place.put([cursor()])
     place.drop("billing")
@@ -122,7 +124,7 @@ def test_the_file_can_be_read_by_people(tmp_path: Path) -> None:
     )
 
 
-def test_half_a_line_was_never_confirmed_and_is_cut_off(tmp_path: Path) -> None:
+def test_cursor_file_with_a_torn_tail_drops_the_unconfirmed_line(tmp_path: Path) -> None:
     path = tmp_path / "cursors"
     place = FileCursors(path)
     place.put([cursor(sequence=1)])
@@ -143,7 +145,7 @@ def test_half_a_line_was_never_confirmed_and_is_cut_off(tmp_path: Path) -> None:
 
 
 @given(st.data())
-def test_a_damaged_line_leaves_the_others_and_a_copy(
+def test_cursor_file_with_a_damaged_line_keeps_the_other_cursors_and_a_copy(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     path = tmp_path_factory.mktemp("cursors") / "cursors"
@@ -169,7 +171,7 @@ def test_a_damaged_line_leaves_the_others_and_a_copy(
     again.close()
 
 
-def test_a_file_much_longer_than_its_cursors_is_made_anew(tmp_path: Path) -> None:
+def test_cursor_file_much_longer_than_its_cursors_is_rewritten(tmp_path: Path) -> None:
     path = tmp_path / "cursors"
     place = FileCursors(path, disk=CarelessDisk())
     for sequence in range(2000):
@@ -181,7 +183,7 @@ def test_a_file_much_longer_than_its_cursors_is_made_anew(tmp_path: Path) -> Non
     assert [other.name for other in tmp_path.iterdir()] == ["cursors"]
 
 
-def test_whatever_the_disk_refuses_no_confirmed_cursor_is_lost(tmp_path: Path) -> None:
+def test_cursor_file_loses_no_confirmed_cursor_when_any_disk_call_fails(tmp_path: Path) -> None:
     class Touchy(UnwillingDisk, CarelessDisk):
         pass
 
@@ -215,7 +217,7 @@ def test_whatever_the_disk_refuses_no_confirmed_cursor_is_lost(tmp_path: Path) -
         assert (left.sequence if left else 0) in {confirmed, tried}
 
 
-def test_cursors_recover_from_a_failed_sync_that_could_not_be_taken_back(tmp_path: Path) -> None:
+def test_cursor_file_is_rewritten_after_a_failed_sync_that_could_not_be_undone(tmp_path: Path) -> None:
     """The file is made anew from what was confirmed. It used to take no more until a restart."""
     disk = UnwillingDisk()
     place = FileCursors(tmp_path / "cursors", disk=disk)
@@ -234,7 +236,7 @@ def test_cursors_recover_from_a_failed_sync_that_could_not_be_taken_back(tmp_pat
 # -- SQLite -----------------------------------------------------------------------------------------------------------
 
 
-def test_another_programs_database_is_refused(tmp_path: Path) -> None:
+def test_cursor_database_of_another_program_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "theirs.db"
     theirs = apsw.Connection(str(path))
     theirs.execute("CREATE TABLE theirs (a)")
@@ -243,7 +245,7 @@ def test_another_programs_database_is_refused(tmp_path: Path) -> None:
         open_cursors(f"sqlite:{path}")
 
 
-def test_two_processes_may_have_the_database_open(tmp_path: Path) -> None:
+def test_cursor_database_is_shared_by_two_connections(tmp_path: Path) -> None:
     one, other = (open_cursors(f"sqlite:{tmp_path / 'cursors.db'}") for _ in range(2))
     one.put([cursor("a", 1)])
     other.put([cursor("b", 2)])
@@ -252,7 +254,7 @@ def test_two_processes_may_have_the_database_open(tmp_path: Path) -> None:
     other.close()
 
 
-def test_a_database_waits_for_every_sync(tmp_path: Path) -> None:
+def test_cursor_database_runs_with_synchronous_full(tmp_path: Path) -> None:
     place = open_cursors(f"sqlite:{tmp_path / 'cursors.db'}")
     assert place._storage._db.pragma("synchronous") == 2  # type: ignore[attr-defined]
     place.close()

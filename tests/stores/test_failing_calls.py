@@ -32,7 +32,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, code: int, w
     monkeypatch.setattr(owner, name, call)
 
 
-def test_lock_whose_release_fails_is_free_and_its_work_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_is_free_after_a_release_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock, other = RootLock(str(tmp_path / "lock"), 0.1), RootLock(str(tmp_path / "lock"), 0.1)
     lock.acquire(shared=False)
     with monkeypatch.context() as patch:
@@ -44,7 +44,7 @@ def test_lock_whose_release_fails_is_free_and_its_work_is_done(tmp_path: Path, m
     lock.release()
 
 
-def test_lock_that_could_not_be_opened_again_is_opened_by_the_next_caller(
+def test_lock_that_failed_to_reopen_its_file_is_opened_by_the_next_acquire(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = RootLock(str(tmp_path / "lock"), 0.1)
@@ -57,7 +57,7 @@ def test_lock_that_could_not_be_opened_again_is_opened_by_the_next_caller(
     lock.release()
 
 
-def test_index_that_could_not_be_opened_again_is_opened_by_the_next_caller(
+def test_index_that_failed_to_reopen_its_state_file_is_opened_by_the_next_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = Index(str(tmp_path))
@@ -70,7 +70,7 @@ def test_index_that_could_not_be_opened_again_is_opened_by_the_next_caller(
     index.close()
 
 
-def test_store_lock_is_released_though_its_file_cannot_be_cleared(
+def test_store_lock_is_released_although_its_file_cannot_be_truncated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"log:{tmp_path / 'topics'}"
@@ -81,9 +81,7 @@ def test_store_lock_is_released_though_its_file_cannot_be_cleared(
     StoreLock(url, NOBODY).close()
 
 
-def test_store_lock_that_cannot_be_taken_is_an_error_of_the_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_lock_that_flock_refuses_raises_store_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"log:{tmp_path / 'topics'}"
     with monkeypatch.context() as patch:
         failing(patch, fcntl, "flock", errno.EINTR, lambda *given: True)
@@ -92,7 +90,9 @@ def test_store_lock_that_cannot_be_taken_is_an_error_of_the_store(
     StoreLock(url, NOBODY).close()
 
 
-def test_existence_that_cannot_be_told_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exists_and_isdir_raise_when_stat_fails_with_an_io_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert exists(str(tmp_path))
     assert isdir(str(tmp_path))
     assert not exists(str(tmp_path / "a"))
@@ -104,7 +104,7 @@ def test_existence_that_cannot_be_told_is_an_error(tmp_path: Path, monkeypatch: 
                 look(str(tmp_path))
 
 
-def test_upkeep_of_the_log_goes_on_after_work_that_failed() -> None:
+def test_log_background_work_continues_after_a_job_that_failed() -> None:
     errands = MaintenanceExecutor(ahead=True)
     done: list[int] = []
 
@@ -118,7 +118,7 @@ def test_upkeep_of_the_log_goes_on_after_work_that_failed() -> None:
     assert done == [1]
 
 
-def test_upkeep_of_the_log_is_done_by_its_caller_where_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_background_work_runs_in_the_caller_when_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
     errands = MaintenanceExecutor(ahead=True)
@@ -132,7 +132,7 @@ def test_upkeep_of_the_log_is_done_by_its_caller_where_no_thread_can_start(monke
     assert done == [1, 2]
 
 
-def test_work_aside_whose_thread_cannot_start_is_refused_and_never_done(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_job_whose_thread_cannot_start_is_refused_and_never_run(monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 
     done: list[str] = []

@@ -15,17 +15,17 @@ HOLDER = Holder(4711, "unix:/run/y.sock", "north", "2026-01-13T09:21:00Z")
 @pytest.mark.parametrize(
     ("url", "name"), [("sqlite:a/queue.db", "a/queue.db.lock"), ("files:a/queues/", "a/queues.lock")]
 )
-def test_the_lock_lies_beside_the_store(url: str, name: str) -> None:
+def test_store_lock_file_lies_beside_the_store(url: str, name: str) -> None:
     assert lock_path(url) == Path(name)
 
 
-def test_nobody_else_can_open_a_store_in_memory() -> None:
+def test_store_lock_of_a_memory_store_needs_no_file() -> None:
     assert lock_path("memory:") is None
     StoreLock("memory:", HOLDER).close()
     assert find_holder("memory:") is None
 
 
-def test_the_second_is_told_who_was_first(tmp_path: Path) -> None:
+def test_store_lock_refuses_a_second_server_and_names_the_first(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'queue.db'}"
     first = StoreLock(url, HOLDER)
     with pytest.raises(
@@ -38,7 +38,7 @@ def test_the_second_is_told_who_was_first(tmp_path: Path) -> None:
     StoreLock(url, HOLDER).close()
 
 
-def test_a_server_that_is_starting_cannot_be_reached_yet(tmp_path: Path) -> None:
+def test_store_lock_of_a_starting_server_shows_no_address_until_it_is_set(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'queue.db'}"
     lock = StoreLock(url, HOLDER._replace(address=""))
     assert find_holder(url) is None
@@ -50,7 +50,7 @@ def test_a_server_that_is_starting_cannot_be_reached_yet(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "left", [b"", b"nonsense", b'{"pid": 1}', b'{"pid":1,"address":"unix:/x","node":"n","since":"s"}']
 )
-def test_a_file_left_behind_means_nothing(tmp_path: Path, left: bytes) -> None:
+def test_store_lock_ignores_the_content_of_a_stale_lock_file(tmp_path: Path, left: bytes) -> None:
     url = f"sqlite:{tmp_path / 'queue.db'}"
     (tmp_path / "queue.db.lock").write_bytes(left)
     assert find_holder(url) is None
@@ -59,13 +59,13 @@ def test_a_file_left_behind_means_nothing(tmp_path: Path, left: bytes) -> None:
     lock.close()
 
 
-def test_where_nothing_can_be_written_there_is_no_lock(tmp_path: Path) -> None:
+def test_store_lock_in_a_missing_folder_raises_store_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be made"):
         StoreLock(f"sqlite:{tmp_path / 'none' / 'queue.db'}", HOLDER)
     assert find_holder(f"sqlite:{tmp_path / 'none' / 'queue.db'}") is None
 
 
-def test_a_disk_without_room_for_the_name_of_the_holder_is_full(
+def test_store_lock_on_a_full_disk_raises_store_full_and_is_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(fd: int, data: bytes, at: int) -> int:

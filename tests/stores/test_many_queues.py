@@ -101,14 +101,14 @@ def calls_of(work: Callable[[], None]) -> int:
     return counted
 
 
-def test_cost_of_commits_and_health_does_not_depend_on_the_number_of_queues(works: tuple[Work, Work]) -> None:
+def test_commit_and_health_check_cost_does_not_depend_on_the_number_of_queues(works: tuple[Work, Work]) -> None:
     for work in works:
         work.game()  # what is remembered from now on is remembered
     few, many = (calls_of(work.game) for work in works)
     assert many <= few * 1.02
 
 
-def test_backlogs_of_many_queues_are_found_in_turn_and_stay_reported(tmp_path: Path) -> None:
+def test_health_finds_backlogs_of_many_queues_in_turn_and_keeps_reporting_them(tmp_path: Path) -> None:
     store = ServedSqliteStore(tmp_path / "queue.db", durability="os", seconds=None)
     work = Work(store, 2 * QUEUES_PER_CHECK + 10)
     last = f"queue-{work.queues - 1:05}"

@@ -23,7 +23,9 @@ def piece(stages: StageFiles, number: int) -> Path:
 
 
 @pytest.mark.parametrize("is_read", [False, True])
-def test_large_pieces_wait_on_disk_and_small_ones_in_memory(stages: StageFiles, is_read: bool) -> None:
+def test_staging_keeps_large_pieces_out_of_the_page_cache_and_small_ones_in_it(
+    stages: StageFiles, is_read: bool
+) -> None:
     pieces = (PIECE, PIECE[:-1], PIECE)
     for number, data in enumerate(pieces):
         stages.put("query", 1, "task", number, data)
@@ -34,7 +36,7 @@ def test_large_pieces_wait_on_disk_and_small_ones_in_memory(stages: StageFiles, 
     assert [is_in_memory(piece(stages, number)) for number in range(3)] == [False, True, False]
 
 
-def test_a_piece_is_good_until_the_next_one_is_read(stages: StageFiles) -> None:
+def test_staging_piece_stays_valid_while_another_reader_reads(stages: StageFiles) -> None:
     for number in range(4):
         stages.put("query", 1, "task", number, bytes([number]) + PIECE + bytes(100 * number))
     read, other = stages.reader("query", 1), stages.reader("query", 1)
@@ -44,7 +46,7 @@ def test_a_piece_is_good_until_the_next_one_is_read(stages: StageFiles) -> None:
     assert bytes(before) == b"\3" + PIECE + bytes(300)
 
 
-def test_a_piece_that_is_not_there_is_named(stages: StageFiles) -> None:
+def test_staging_piece_that_is_missing_is_named_in_the_error(stages: StageFiles) -> None:
     stages.put("query", 1, "task", 0, PIECE)
     read = stages.reader("query", 1)
     read("task", 0)
@@ -54,7 +56,7 @@ def test_a_piece_that_is_not_there_is_named(stages: StageFiles) -> None:
         stages.check("query", 1, "task", 1)
 
 
-def test_a_piece_that_cannot_be_read_is_named(stages: StageFiles) -> None:
+def test_staging_piece_that_cannot_be_read_is_named_in_the_error(stages: StageFiles) -> None:
     piece(stages, 0).mkdir(parents=True)
     with pytest.raises(StoreError, match=r"task\.000000 cannot be read"):
         stages.reader("query", 1)("task", 0)

@@ -28,7 +28,7 @@ def traced() -> dict[str, list[str]]:
 
 
 @pytest.mark.process
-def test_every_operation_is_counted(traced: dict[str, list[str]]) -> None:
+def test_module_trace_counts_every_operation(traced: dict[str, list[str]]) -> None:
     assert {*traced} == {*TOUCHED, *LOADED}
     assert module_trace.LIMITS.keys() <= traced.keys()
     for modules in traced.values():
@@ -39,18 +39,22 @@ def test_every_operation_is_counted(traced: dict[str, list[str]]) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("operation", TOUCHED)
-def test_an_operation_passes_through_its_packages(traced: dict[str, list[str]], operation: str) -> None:
+def test_module_trace_shows_that_an_operation_passes_through_its_packages(
+    traced: dict[str, list[str]], operation: str
+) -> None:
     assert TOUCHED[operation] <= {part for module in traced[operation] for part in module.split(".")}
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("operation", LOADED)
-def test_what_the_package_imports_is_loaded(traced: dict[str, list[str]], operation: str) -> None:
+def test_module_trace_contains_the_modules_that_the_package_imports(
+    traced: dict[str, list[str]], operation: str
+) -> None:
     assert {yirangmq.QueueError.__module__, yirangmq.NewMessage.__module__} <= {*traced[operation]}
     assert len(traced["publish --db"]) < len(traced["idle server"])
 
 
-def test_the_report_ends_with_a_line_for_each_target(capsys: pytest.CaptureFixture[str]) -> None:
+def test_module_trace_report_ends_with_a_line_for_each_target(capsys: pytest.CaptureFixture[str]) -> None:
     limit = module_trace.LIMITS["http publish"]
     touched = [f"yirangmq.part{number}" for number in range(limit)]
     rows = [

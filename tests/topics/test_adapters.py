@@ -47,7 +47,7 @@ def test_page_ends_at_the_first_limit(
 
 
 @pytest.mark.parametrize("limits", [PageLimits(1), PageLimits(2), PageLimits(100, size=15), PageLimits(100, span=3)])
-def test_pages_one_after_another_hold_every_wanted_record_once(log: SegmentLog, limits: PageLimits) -> None:
+def test_page_sequence_contains_every_matching_record_once(log: SegmentLog, limits: PageLimits) -> None:
     found: list[Record] = []
     seen = 0
     while seen < log.last:
@@ -58,7 +58,7 @@ def test_pages_one_after_another_hold_every_wanted_record_once(log: SegmentLog, 
     assert [record.sequence for record in found] == [1, 3, 5, 7, 9]
 
 
-def test_page_is_empty_where_nothing_follows(log: SegmentLog) -> None:
+def test_page_after_the_end_of_the_log_is_empty_and_a_start_beyond_it_is_refused(log: SegmentLog) -> None:
     assert page_after(log, ALL, 10, PageLimits(5)) == ([], 10, b"")
     assert page_after(log, ALL, 11, PageLimits(5)) == ([], 11, b"")
     assert read_page(log.reader(), ALL, 11, PageLimits(5)) == ([], 10, b"")
@@ -66,6 +66,6 @@ def test_page_is_empty_where_nothing_follows(log: SegmentLog) -> None:
         read_page(log.reader(), ALL, 12, PageLimits(5))
 
 
-def test_page_that_is_rendered_counts_the_rendered_bytes(log: SegmentLog) -> None:
+def test_page_size_limit_counts_the_rendered_bytes(log: SegmentLog) -> None:
     page = page_after(log, ODD, 0, PageLimits(100, size=8), lambda record: b"<%d>\n" % record.sequence)
     assert (page.rendered, page.last) == (b"<1>\n<3>\n", 3)

@@ -13,13 +13,13 @@ class Clock:
         return self.now
 
 
-def test_without_live_records_nobody_waits() -> None:
+def test_catchup_rate_limit_does_not_apply_without_live_records() -> None:
     courtesy = CatchupRateLimiter(1000, Clock())
     courtesy.sent(1_000_000)
     assert courtesy.wait() == 0
 
 
-def test_beside_live_records_what_was_sent_is_waited_for() -> None:
+def test_catchup_rate_limit_waits_for_the_bytes_sent_while_records_are_live() -> None:
     clock = Clock()
     courtesy = CatchupRateLimiter(1000, clock)
     courtesy.live()
@@ -32,7 +32,7 @@ def test_beside_live_records_what_was_sent_is_waited_for() -> None:
     assert courtesy.wait() == 0, "no live record for a while"
 
 
-def test_a_rate_of_nothing_is_no_limit() -> None:
+def test_catchup_rate_limit_of_zero_is_no_limit() -> None:
     courtesy = CatchupRateLimiter(0, Clock())
     courtesy.live()
     courtesy.sent(10**9)
@@ -41,7 +41,7 @@ def test_a_rate_of_nothing_is_no_limit() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0, LIVE_SECONDS / 2)), min_size=1, max_size=50))
-def test_all_together_never_send_more_than_the_rate(steps: list[tuple[int, float]]) -> None:
+def test_catchup_rate_limit_is_exceeded_by_no_more_than_one_step(steps: list[tuple[int, float]]) -> None:
     """But for one step: it is known how large one was when it is done."""
     clock, rate = Clock(), 10_000
     courtesy = CatchupRateLimiter(rate, clock)

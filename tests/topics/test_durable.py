@@ -36,7 +36,7 @@ def subscribed(client: Client) -> object:
     return next(value for kind, value in client.said if kind is FrameKind.TOPIC_SUBSCRIBED)
 
 
-def test_a_name_goes_on_after_what_it_has_confirmed(stage: PublisherHarness) -> None:
+def test_cursor_resumes_a_named_subscriber_after_its_last_confirmed_record(stage: PublisherHarness) -> None:
     stage.fill(20, size=300)
     client = follows(stage)
     assert client.sequences == list(range(1, 21))
@@ -48,7 +48,7 @@ def test_a_name_goes_on_after_what_it_has_confirmed(stage: PublisherHarness) -> 
     assert subscribed(again).resumed  # type: ignore[attr-defined]
 
 
-def test_a_name_is_written_down_before_it_is_told_that_it_follows(stage: PublisherHarness) -> None:
+def test_cursor_is_stored_with_start_and_filter_when_a_named_subscriber_subscribes(stage: PublisherHarness) -> None:
     stage.fill(5, size=300)
     client = stage.client()
     client.follow(name="ledger", start=Start.NEW)
@@ -57,7 +57,7 @@ def test_a_name_is_written_down_before_it_is_told_that_it_follows(stage: Publish
     assert (cursor.name, cursor.sequence, cursor.filter) == ("ledger", 5, "*")
 
 
-def test_a_cursor_never_goes_back(stage: PublisherHarness) -> None:
+def test_cursor_never_moves_back(stage: PublisherHarness) -> None:
     stage.fill(20, size=300)
     client = follows(stage)
     confirm(stage, client, 12)
@@ -66,7 +66,7 @@ def test_a_cursor_never_goes_back(stage: PublisherHarness) -> None:
     assert follows(stage).sequences[0] == 13
 
 
-def test_confirmations_that_come_together_are_written_together(stage: PublisherHarness) -> None:
+def test_cursor_confirmations_of_one_turn_are_all_answered_and_the_highest_is_stored(stage: PublisherHarness) -> None:
     stage.fill(20, size=300)
     clients = [follows(stage, f"n{n}") for n in range(3)]
     heard: list[int] = []
@@ -78,7 +78,7 @@ def test_confirmations_that_come_together_are_written_together(stage: PublisherH
     assert [cursor.sequence for cursor in stage.publisher.ensure_open().cursor_committer.all()] == [9, 10, 11]
 
 
-def test_who_has_no_name_confirms_nothing(stage: PublisherHarness) -> None:
+def test_cursor_confirmation_without_a_subscriber_name_is_refused(stage: PublisherHarness) -> None:
     stage.fill(2, size=300)
     client = stage.client()
     with pytest.raises(WrongState):
@@ -89,7 +89,7 @@ def test_who_has_no_name_confirms_nothing(stage: PublisherHarness) -> None:
 
 
 @pytest.mark.parametrize("sequence", [-1, 3])
-def test_what_has_not_come_cannot_be_confirmed(stage: PublisherHarness, sequence: int) -> None:
+def test_cursor_confirmation_of_a_sequence_never_sent_is_refused(stage: PublisherHarness, sequence: int) -> None:
     stage.fill(2, size=300)
     client = follows(stage)
     with pytest.raises(BadInput) as caught:
@@ -97,7 +97,7 @@ def test_what_has_not_come_cannot_be_confirmed(stage: PublisherHarness, sequence
     assert caught.value.field == "sequence"
 
 
-def test_a_name_is_in_one_place_the_latest(stage: PublisherHarness) -> None:
+def test_subscriber_name_used_again_disconnects_the_earlier_subscriber(stage: PublisherHarness) -> None:
     stage.fill(5, size=300)
     first = follows(stage)
     second = follows(stage)
@@ -109,7 +109,7 @@ def test_a_name_is_in_one_place_the_latest(stage: PublisherHarness) -> None:
     assert second.sequences[-1] == 6
 
 
-def test_a_name_that_recovers_is_cut_off_where_it_is(stage: PublisherHarness) -> None:
+def test_subscriber_name_used_again_cuts_off_the_catchup_of_the_earlier_subscriber(stage: PublisherHarness) -> None:
     stage.fill(50, size=300)
     first = stage.client(capacity=100)
     first.follow(name="ledger")
@@ -124,7 +124,9 @@ def test_a_name_that_recovers_is_cut_off_where_it_is(stage: PublisherHarness) ->
 # -- another feed -----------------------------------------------------------------------------------------------------
 
 
-def test_a_log_that_was_lost_is_another_feed(make_stage: MakePublisherHarness, tmp_path: Path) -> None:
+def test_epoch_of_a_lost_log_is_refused_until_the_subscriber_starts_over(
+    make_stage: MakePublisherHarness, tmp_path: Path
+) -> None:
     """The public publisher begins again at 1, and its subscribers take everything for duplicates."""
     stage = make_stage()
     stage.fill(20, size=300)
@@ -145,7 +147,7 @@ def test_a_log_that_was_lost_is_another_feed(make_stage: MakePublisherHarness, t
     assert follows(stage).sequences == [1, 2, 3], "its cursor is of the new feed now"
 
 
-def test_a_recovery_of_another_feed_is_refused(stage: PublisherHarness) -> None:
+def test_catchup_request_with_another_epoch_is_refused_and_the_subscriber_stays_live(stage: PublisherHarness) -> None:
     stage.fill(3, size=300)
     client = follows(stage)
     with pytest.raises(WrongEpoch):
@@ -153,7 +155,9 @@ def test_a_recovery_of_another_feed_is_refused(stage: PublisherHarness) -> None:
     assert client.subscriber.state is SubscriberState.ONLINE
 
 
-def test_2_to_the_32_is_no_boundary(make_stage: MakePublisherHarness, tmp_path: Path) -> None:
+def test_sequence_beyond_2_to_the_32_is_delivered_confirmed_and_resumed(
+    make_stage: MakePublisherHarness, tmp_path: Path
+) -> None:
     make_log(tmp_path / "topics", 2**32 - 3, {"a": 2**32 - 2})
     stage = make_stage()
     live = follows(stage, "live", Start.NEW)
@@ -171,7 +175,7 @@ def test_2_to_the_32_is_no_boundary(make_stage: MakePublisherHarness, tmp_path: 
 # -- retention --------------------------------------------------------------------------------------------------------
 
 
-def test_the_log_keeps_what_a_durable_subscriber_needs(make_stage: MakePublisherHarness) -> None:
+def test_retention_keeps_the_records_a_durable_subscriber_has_not_confirmed(make_stage: MakePublisherHarness) -> None:
     stage = make_stage(small(retention=Retention(age_ns=1), cursor_seconds=7 * DAY))
     stage.fill(100, size=300)
     client = follows(stage)
@@ -185,7 +189,7 @@ def test_the_log_keeps_what_a_durable_subscriber_needs(make_stage: MakePublisher
     assert follows(stage).sequences == list(range(41, 101))
 
 
-def test_one_that_is_away_for_too_long_holds_nothing_back_and_is_told_both_numbers(
+def test_retention_ignores_a_subscriber_offline_too_long_and_its_return_reports_both_sequences(
     make_stage: MakePublisherHarness,
 ) -> None:
     stage = make_stage(small(retention=Retention(age_ns=1), cursor_seconds=7 * DAY))
@@ -208,7 +212,9 @@ def test_one_that_is_away_for_too_long_holds_nothing_back_and_is_told_both_numbe
     assert again.sequences == list(range(first, 101))
 
 
-def test_one_that_is_connected_holds_the_log_however_quiet_it_is(make_stage: MakePublisherHarness) -> None:
+def test_retention_keeps_the_records_of_a_connected_subscriber_however_long_it_is_idle(
+    make_stage: MakePublisherHarness,
+) -> None:
     stage = make_stage(small(retention=Retention(age_ns=1), cursor_seconds=7 * DAY))
     stage.fill(100, size=300)
     client = follows(stage)
@@ -221,7 +227,9 @@ def test_one_that_is_connected_holds_the_log_however_quiet_it_is(make_stage: Mak
     assert follows(stage).sequences[0] == 41
 
 
-def test_retention_that_passes_a_reader_is_told_to_it_with_both_numbers(make_stage: MakePublisherHarness) -> None:
+def test_retention_that_passes_a_reader_ends_its_catchup_with_both_sequences_in_the_error(
+    make_stage: MakePublisherHarness,
+) -> None:
     stage = make_stage(small(retention=Retention(age_ns=1)))
     stage.fill(100, size=300)
     client = stage.client(capacity=100)
@@ -240,7 +248,7 @@ def test_retention_that_passes_a_reader_is_told_to_it_with_both_numbers(make_sta
     assert client.sequences == list(range(1, len(client.records) + 1))
 
 
-def test_which_cursors_count() -> None:
+def test_retention_floor_counts_recent_or_connected_cursors_of_the_same_epoch() -> None:
     from yirangmq.core.topics import Cursor
 
     ours, other = "a" * 32, "b" * 32
@@ -255,7 +263,7 @@ def test_which_cursors_count() -> None:
     assert retention_floor([], ours, 0, frozenset()) is None
 
 
-def test_a_filter_may_change_with_the_next_subscription(stage: PublisherHarness) -> None:
+def test_cursor_takes_the_filter_of_the_next_subscription_and_keeps_its_sequence(stage: PublisherHarness) -> None:
     stage.fill(4, size=300)
     client = follows(stage)
     confirm(stage, client, 2)

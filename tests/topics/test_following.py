@@ -20,7 +20,7 @@ def is_whole(follower: Follower, first: int, last: int) -> bool:
     return follower.sequences == list(range(first, last + 1))
 
 
-def test_a_publish_is_confirmed_and_reaches_a_live_subscriber(kind: str, tmp_path: Path) -> None:
+def test_topic_publish_is_confirmed_and_reaches_a_live_subscriber(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with live(tmp_path) as server, dial(server) as follower, dial(server, tcp=True) as publisher:
             said = await follower.follow(start="new")
@@ -43,7 +43,9 @@ def test_a_publish_is_confirmed_and_reaches_a_live_subscriber(kind: str, tmp_pat
 
 
 @pytest.mark.parametrize("tcp", [False, True])
-def test_history_is_sent_first_then_what_came_meanwhile_then_live(kind: str, tmp_path: Path, tcp: bool) -> None:
+def test_catchup_sends_history_then_records_published_meanwhile_then_live_records(
+    kind: str, tmp_path: Path, tcp: bool
+) -> None:
     async def main() -> None:
         async with live(tmp_path) as server, dial(server, tcp=tcp) as follower:
             await server.fill(5000)
@@ -65,7 +67,9 @@ def test_history_is_sent_first_then_what_came_meanwhile_then_live(kind: str, tmp
     run_loop(main(), LOOPS[kind])
 
 
-def test_a_filter_holds_live_and_in_recovery_and_is_counted(kind: str, tmp_path: Path) -> None:
+def test_filter_applies_live_and_during_catchup_and_only_matching_records_are_counted(
+    kind: str, tmp_path: Path
+) -> None:
     async def main() -> None:
         async with live(tmp_path) as server, dial(server) as follower:
             await server.fill(3000)
@@ -82,7 +86,9 @@ def test_a_filter_holds_live_and_in_recovery_and_is_counted(kind: str, tmp_path:
     run_loop(main(), LOOPS[kind])
 
 
-def test_a_slow_reader_is_sent_the_rest_from_the_log_and_misses_nothing(kind: str, tmp_path: Path) -> None:
+def test_backpressure_moves_a_slow_subscriber_to_catchup_from_the_log_and_it_misses_nothing(
+    kind: str, tmp_path: Path
+) -> None:
     async def main() -> None:
         settings = TopicSettings(buffer_bytes=100_000)
         async with live(tmp_path, settings) as server, dial(server, receive=4096) as follower:
@@ -104,7 +110,7 @@ def test_a_slow_reader_is_sent_the_rest_from_the_log_and_misses_nothing(kind: st
     run_loop(main(), LOOPS[kind])
 
 
-def test_a_recovery_can_be_asked_for(kind: str, tmp_path: Path) -> None:
+def test_catchup_on_request_sends_the_records_after_a_given_sequence(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with live(tmp_path) as server, dial(server) as follower:
             await server.fill(50)
@@ -122,7 +128,7 @@ def test_a_recovery_can_be_asked_for(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 4064, 4065, 1 << 20])
-def test_a_payload_of_any_size_comes_live_and_in_recovery(kind: str, tmp_path: Path, size: int) -> None:
+def test_topic_payload_of_any_size_arrives_live_and_during_catchup(kind: str, tmp_path: Path, size: int) -> None:
     async def main() -> None:
         payload = bytes(n % 251 for n in range(256)) * (size // 256 + 1)
         async with live(tmp_path) as server, dial(server) as early, dial(server) as late:
@@ -137,7 +143,7 @@ def test_a_payload_of_any_size_comes_live_and_in_recovery(kind: str, tmp_path: P
     run_loop(main(), LOOPS[kind])
 
 
-def test_a_durable_subscriber_goes_on_where_it_confirmed(kind: str, tmp_path: Path) -> None:
+def test_cursor_resumes_a_durable_subscriber_after_its_confirmed_sequence(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with live(tmp_path) as server:
             await server.fill(20)
@@ -164,7 +170,7 @@ async def _no_sooner(server: Live, follower: Follower) -> None:
     await follower.until(lambda: bool(follower.records))
 
 
-def test_unsubscribing_ends_it_and_another_may_begin(kind: str, tmp_path: Path) -> None:
+def test_unsubscribe_ends_the_subscription_and_another_may_follow(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with live(tmp_path) as server, dial(server) as follower:
             await server.fill(2000)

@@ -149,7 +149,7 @@ def kept(folder: Path) -> list[Record]:
         return list(log.reader().records(1))
 
 
-def test_killed_again_and_again_every_subscriber_has_every_record_once(tmp_path: Path) -> None:
+def test_server_kill_repeated_leaves_each_durable_subscriber_every_matching_record_once(tmp_path: Path) -> None:
     path = tmp_path / "d" / "yirangmq.sock"
     chance = random.Random(5)
     with daemon(tmp_path, *QUIET) as server:
@@ -191,7 +191,7 @@ def publish(wire: Wire, count: int, size: int, topic: str = "a") -> None:
         assert kind == FrameKind.TOPIC_STORED, value
 
 
-def test_a_server_that_stops_ends_a_recovery_with_a_whole_frame_and_a_word(tmp_path: Path) -> None:
+def test_shutdown_ends_a_catchup_after_a_complete_frame_and_sends_bye(tmp_path: Path) -> None:
     path = tmp_path / "d" / "yirangmq.sock"
     with daemon(tmp_path, *QUIET, "--topic-durability", "os") as server:
         wire = Wire(path)
@@ -216,7 +216,7 @@ def grown(server: Daemon, before: int) -> int:
     return server.resident_bytes() - before
 
 
-def test_memory_stays_flat_with_readers_that_stand_still(tmp_path: Path) -> None:
+def test_backpressure_keeps_memory_flat_with_subscribers_that_stop_reading(tmp_path: Path) -> None:
     path = tmp_path / "d" / "yirangmq.sock"
     with daemon(tmp_path, *QUIET, "--topic-durability", "os") as server:
         wire = Wire(path)
@@ -234,7 +234,7 @@ def test_memory_stays_flat_with_readers_that_stand_still(tmp_path: Path) -> None
         wire.close()
 
 
-def test_the_feed_door_listens_on_a_socket_and_on_tcp_and_starts_with_the_log_that_is_there(tmp_path: Path) -> None:
+def test_feed_protocol_listens_on_socket_and_tcp_and_serves_the_log_that_exists_at_start(tmp_path: Path) -> None:
     options = (*QUIET, "--feed-socket", str(tmp_path / "feed.sock"), "--feed-tcp", "127.0.0.1:0")
     with daemon(tmp_path, *options) as server:
         addresses = [one for one in server.ready["addresses"] if one.startswith("feed")]

@@ -18,7 +18,7 @@ from yirangmq.topics.publisher import LogOpeners, Publisher
 from yirangmq.wire.frames import MAX_FRAME
 
 
-def test_everything_published_in_one_turn_is_one_commit(stage: PublisherHarness) -> None:
+def test_group_commit_stores_all_publishes_of_one_turn_in_one_commit(stage: PublisherHarness) -> None:
     for number in range(5):
         stage.publish(NewRecord("a", b"%d" % number), NewRecord("b", b"x"))
     assert stage.stored == []
@@ -29,7 +29,7 @@ def test_everything_published_in_one_turn_is_one_commit(stage: PublisherHarness)
     assert len({one.at_ns for one in stage.stored if one}) == 1
 
 
-def test_a_commit_is_no_larger_than_it_should_be(stage: PublisherHarness) -> None:
+def test_group_commit_is_split_at_its_size_limit(stage: PublisherHarness) -> None:
     for _ in range(5):
         stage.publish(NewRecord("a", b"x" * 400))
     stage.publish(NewRecord("a", b"x" * 5000))
@@ -38,7 +38,7 @@ def test_a_commit_is_no_larger_than_it_should_be(stage: PublisherHarness) -> Non
     assert [one.first for one in stage.stored if one] == [1, 2, 3, 4, 5, 6]
 
 
-def test_what_is_wrong_with_one_is_no_fault_of_the_others(stage: PublisherHarness) -> None:
+def test_group_commit_with_an_invalid_publish_stores_the_others(stage: PublisherHarness) -> None:
     stage.publish(NewRecord("a", b"1"))
     stage.publish(NewRecord("a", b"2"), NewRecord("no/slash", b"2"))
     stage.publish(NewRecord("a", b"3"))
@@ -58,7 +58,7 @@ def test_what_is_wrong_with_one_is_no_fault_of_the_others(stage: PublisherHarnes
         (NewRecord("a", b"x" * MAX_FRAME), TooLarge, "payload"),
     ],
 )
-def test_what_cannot_be_a_record_is_refused_by_its_field(
+def test_topic_record_that_is_invalid_is_refused_with_its_field(
     stage: PublisherHarness, record: NewRecord, kind: type[BadInput], field: str
 ) -> None:
     stage.publish(record)
@@ -69,13 +69,13 @@ def test_what_cannot_be_a_record_is_refused_by_its_field(
 
 
 @pytest.mark.parametrize("count", [0, 10_001])
-def test_a_publish_has_some_records_and_not_too_many(stage: PublisherHarness, count: int) -> None:
+def test_topic_publish_of_no_record_or_too_many_is_refused(stage: PublisherHarness, count: int) -> None:
     with pytest.raises(BadInput) as caught:
         stage.publish(*[NewRecord("a", b"")] * count)
     assert caught.value.field == "records"
 
 
-def test_those_who_want_the_same_are_sent_the_same_bytes(stage: PublisherHarness) -> None:
+def test_fan_out_sends_the_same_bytes_to_subscribers_with_equal_filters(stage: PublisherHarness) -> None:
     clients = [stage.client() for _ in range(4)]
     filters = [make_filter(["a"])] * 2 + [make_filter(["a", "b"])] * 2
     sent: list[bytes] = []
@@ -88,7 +88,7 @@ def test_those_who_want_the_same_are_sent_the_same_bytes(stage: PublisherHarness
     assert len({id(data) for data in sent}) == 2
 
 
-def test_an_answer_that_fails_takes_no_other_with_it(stage: PublisherHarness) -> None:
+def test_group_commit_callback_that_fails_does_not_affect_the_other_publishes(stage: PublisherHarness) -> None:
     def broken(stored: object, error: object) -> None:
         raise RuntimeError("of one publisher only")
 
@@ -102,7 +102,9 @@ def test_an_answer_that_fails_takes_no_other_with_it(stage: PublisherHarness) ->
 # -- a log that refuses -----------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_told_and_passes(make_stage: MakePublisherHarness) -> None:
+def test_full_disk_puts_the_publisher_in_error_until_there_is_space_and_sends_nothing_unstored(
+    make_stage: MakePublisherHarness,
+) -> None:
     disk = UnwillingDisk()
     stage = make_stage(disk=disk)
     client = stage.client()
@@ -123,7 +125,7 @@ def test_a_full_disk_is_told_and_passes(make_stage: MakePublisherHarness) -> Non
     assert client.sequences == [1]
 
 
-def test_after_a_sync_that_failed_the_log_is_opened_again(make_stage: MakePublisherHarness) -> None:
+def test_fsync_that_fails_disconnects_subscribers_and_the_log_is_opened_again(make_stage: MakePublisherHarness) -> None:
     disk = UnwillingDisk()
     stage = make_stage(log=SMALL._replace(durability="full"), disk=disk)
     stage.publish(NewRecord("a", b"1"))
@@ -172,7 +174,7 @@ class Opened:
 
 
 @pytest.mark.parametrize("fails", ["log", "cursors"])
-def test_a_step_of_the_start_that_fails_is_an_error_and_leaks_nothing(tmp_path: Path, fails: str) -> None:
+def test_publisher_start_that_fails_is_an_error_leaks_nothing_and_is_retried_later(tmp_path: Path, fails: str) -> None:
     stage = PublisherHarness(tmp_path / "other", small())
     ensure_open = Opened(tmp_path / "topics", fails)
     threads = threading.active_count()
@@ -205,7 +207,7 @@ def test_a_step_of_the_start_that_fails_is_an_error_and_leaks_nothing(tmp_path: 
     stage.close()
 
 
-def test_listening_that_fails_is_an_error(stage: PublisherHarness) -> None:
+def test_publisher_is_in_error_when_listening_fails(stage: PublisherHarness) -> None:
     publisher = Publisher(
         LogOpeners(lambda: stage.publisher.ensure_open().feed.log, lambda: open_cursors("file:x"), lambda: False),
         stage.turning.loop(),
@@ -218,7 +220,7 @@ def test_listening_that_fails_is_an_error(stage: PublisherHarness) -> None:
     assert not publisher.is_open
 
 
-def test_nothing_is_opened_before_it_is_needed(make_stage: MakePublisherHarness, tmp_path: Path) -> None:
+def test_publisher_opens_its_log_only_when_first_needed(make_stage: MakePublisherHarness, tmp_path: Path) -> None:
     threads = threading.active_count()
     stage = make_stage()
     assert not stage.publisher.is_open
@@ -229,7 +231,7 @@ def test_nothing_is_opened_before_it_is_needed(make_stage: MakePublisherHarness,
     assert stage.publisher.is_open
 
 
-def test_a_publisher_that_stops_answers_what_was_asked_and_takes_no_more(stage: PublisherHarness) -> None:
+def test_publisher_that_stops_answers_pending_and_refuses_new_publishes(stage: PublisherHarness) -> None:
     stage.publish(NewRecord("a", b""))
     stage.publisher.stop()
     with pytest.raises(Unavailable):

@@ -124,7 +124,9 @@ async def visit_again_and_again(server: Live, feeding: Feeding, chance: random.R
 
 
 @pytest.mark.parametrize("kind", LOOPS)
-def test_whatever_clients_do_nobody_misses_anything(kind: str, tmp_path: Path) -> None:
+def test_fan_out_under_random_client_actions_misses_nothing_and_leaves_nothing_behind(
+    kind: str, tmp_path: Path
+) -> None:
     async def main() -> None:
         seed = random.Random(kind + SEED).randrange(1 << 30)
         settings = TopicSettings(buffer_bytes=30_000, commit_bytes=20_000)

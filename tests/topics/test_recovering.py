@@ -17,7 +17,7 @@ def told(client: Client, kind: FrameKind) -> list[object]:
     return [value for one, value in client.said if one is kind]
 
 
-def test_the_target_is_what_is_on_disk_when_recovery_begins(stage: PublisherHarness) -> None:
+def test_catchup_target_is_the_last_record_on_disk_when_it_is_requested(stage: PublisherHarness) -> None:
     """And not what comes between the request and the worker's first step."""
     stage.fill(10)
     client = stage.client()
@@ -31,7 +31,7 @@ def test_the_target_is_what_is_on_disk_when_recovery_begins(stage: PublisherHarn
     assert client.sequences == list(range(1, 16))
 
 
-def test_what_is_committed_between_the_last_look_of_the_worker_and_the_take_over_is_sent(
+def test_catchup_sends_records_committed_between_the_last_read_of_the_worker_and_going_live(
     stage: PublisherHarness,
 ) -> None:
     stage.fill(10)
@@ -49,7 +49,7 @@ def test_what_is_committed_between_the_last_look_of_the_worker_and_the_take_over
     assert client.subscriber.state is SubscriberState.ONLINE
 
 
-def test_what_no_longer_fits_in_memory_meanwhile_comes_from_the_log(stage: PublisherHarness) -> None:
+def test_catchup_reads_from_the_log_the_records_that_no_longer_fit_in_the_tail(stage: PublisherHarness) -> None:
     """The worker is done, but before the loop hears of it more is committed than is kept at hand."""
     stage.fill(10)
     client = stage.client()
@@ -65,7 +65,7 @@ def test_what_no_longer_fits_in_memory_meanwhile_comes_from_the_log(stage: Publi
     assert [state for _, state in stage.trace] == ["online", "recovering", "catching_up", "online"]
 
 
-def test_a_subscriber_that_lags_goes_back_to_the_log_and_returns(stage: PublisherHarness) -> None:
+def test_lag_moves_a_subscriber_to_catchup_from_the_log_and_back_to_live(stage: PublisherHarness) -> None:
     client = stage.client(capacity=200)
     client.follow(start=Start.NEW)
     stage.fill(100)
@@ -76,7 +76,7 @@ def test_a_subscriber_that_lags_goes_back_to_the_log_and_returns(stage: Publishe
     assert [state for _, state in stage.trace] == ["online", "recovery_needed", "recovering", "catching_up", "online"]
 
 
-def test_a_stalled_client_delays_nobody_even_with_one_worker(make_stage: MakePublisherHarness) -> None:
+def test_catchup_of_a_stalled_subscriber_delays_no_other_even_with_one_worker(make_stage: MakePublisherHarness) -> None:
     stage = make_stage(small(workers=1))
     stage.fill(200)
     stalled = stage.client(capacity=100)
@@ -91,7 +91,7 @@ def test_a_stalled_client_delays_nobody_even_with_one_worker(make_stage: MakePub
     assert stalled.sequences == list(range(1, 201))
 
 
-def test_clients_of_one_worker_are_served_by_turns(make_stage: MakePublisherHarness) -> None:
+def test_catchup_worker_serves_its_subscribers_in_turn(make_stage: MakePublisherHarness) -> None:
     stage = make_stage(small(workers=1))
     stage.fill(200)
     clients = [stage.client() for _ in range(3)]
@@ -107,7 +107,7 @@ def test_clients_of_one_worker_are_served_by_turns(make_stage: MakePublisherHarn
     assert max(counts) < 200
 
 
-def test_workers_are_chosen_in_turn(make_stage: MakePublisherHarness) -> None:
+def test_catchup_workers_are_assigned_in_turn(make_stage: MakePublisherHarness) -> None:
     stage = make_stage(small(workers=3))
     stage.fill(5)
     clients = [stage.client() for _ in range(7)]
@@ -120,7 +120,9 @@ def test_workers_are_chosen_in_turn(make_stage: MakePublisherHarness) -> None:
     assert all(client.subscriber.state is SubscriberState.ONLINE for client in clients)
 
 
-def test_a_client_that_takes_nothing_for_too_long_is_given_up(make_stage: MakePublisherHarness) -> None:
+def test_stall_timeout_disconnects_subscribers_that_read_nothing_in_catchup_or_lagging(
+    make_stage: MakePublisherHarness,
+) -> None:
     stage = make_stage(replace(small(workers=1), pacing=CatchupPacing(700, 60.0, threaded=False, live_rate_limit=0)))
     stage.fill(100)
     recovering, lagging = stage.client(capacity=100), stage.client(capacity=100)
@@ -143,7 +145,7 @@ def test_a_client_that_takes_nothing_for_too_long_is_given_up(make_stage: MakePu
     assert stage.publisher.ensure_open().lifecycle.subscribers == {}
 
 
-def test_one_wake_up_is_enough_for_any_number_of_recoveries(make_stage: MakePublisherHarness) -> None:
+def test_catchup_worker_needs_one_wake_up_for_any_number_of_subscribers(make_stage: MakePublisherHarness) -> None:
     """The public implementation takes one task for each byte it is woken with, and leaves others lying."""
     stage = make_stage(small(workers=1))
     stage.fill(3)
@@ -155,7 +157,7 @@ def test_one_wake_up_is_enough_for_any_number_of_recoveries(make_stage: MakePubl
     assert {client.subscriber.state for client in clients} == {SubscriberState.ONLINE}
 
 
-def test_a_client_that_leaves_in_the_middle_is_let_go_of(stage: PublisherHarness) -> None:
+def test_catchup_of_a_subscriber_that_disconnects_is_released_and_keeps_no_records(stage: PublisherHarness) -> None:
     stage.fill(100)
     client = stage.client(capacity=100)
     client.follow()
@@ -173,7 +175,7 @@ def test_a_client_that_leaves_in_the_middle_is_let_go_of(stage: PublisherHarness
     assert stage.publisher.ensure_open().feed.tail.first == 0, "nothing is kept for nobody"
 
 
-def test_answers_wait_for_the_end_of_a_frame(stage: PublisherHarness) -> None:
+def test_catchup_lets_answers_through_only_between_frames(stage: PublisherHarness) -> None:
     """What the loop has to say while a worker has the line is said between two frames, never inside one."""
     stage.fill(40, size=600)
     client = stage.client(capacity=100)
@@ -188,7 +190,7 @@ def test_answers_wait_for_the_end_of_a_frame(stage: PublisherHarness) -> None:
     assert len(told(client, FrameKind.CONFIRMED)) == 200
 
 
-def test_a_filtered_subscriber_hears_how_far_the_feed_is(stage: PublisherHarness) -> None:
+def test_progress_frame_reports_the_end_of_the_log_to_a_filtered_subscriber(stage: PublisherHarness) -> None:
     client = stage.client()
     client.follow(make_filter(["b"]), Start.NEW, progress_seconds=1.0)
     stage.fill(20)
@@ -200,7 +202,7 @@ def test_a_filtered_subscriber_hears_how_far_the_feed_is(stage: PublisherHarness
     assert (said.sequence, said.sent, said.last) == (43, 3, 43)  # type: ignore[attr-defined]
 
 
-def test_a_long_recovery_tells_how_far_it_is(make_stage: MakePublisherHarness) -> None:
+def test_progress_frames_report_the_position_of_a_long_catchup(make_stage: MakePublisherHarness) -> None:
     stage = make_stage(
         TopicSettings(workers=1, pacing=CatchupPacing(300_000, threaded=False, live_rate_limit=0)),
         SMALL._replace(segment_bytes=1 << 20),
@@ -217,7 +219,7 @@ def test_a_long_recovery_tells_how_far_it_is(make_stage: MakePublisherHarness) -
     assert client.sequences == list(range(1, 401))
 
 
-def test_nothing_to_recover_is_said_as_well(stage: PublisherHarness) -> None:
+def test_catchup_with_nothing_to_send_is_answered_with_a_count_of_zero(stage: PublisherHarness) -> None:
     client = stage.client()
     client.follow()
     assert told(client, FrameKind.RECOVERY_RESPONSE) == []
@@ -231,7 +233,7 @@ def test_nothing_to_recover_is_said_as_well(stage: PublisherHarness) -> None:
     assert client.sequences == [1, 2]
 
 
-def test_reading_history_while_publishing_disturbs_no_writer(stage: PublisherHarness) -> None:
+def test_catchup_reads_during_publishing_do_not_disturb_the_writer(stage: PublisherHarness) -> None:
     """The public store shares one file position: ten puts, read the third, two more, and four are unreadable."""
     stage.fill(10)
     reader = stage.publisher.ensure_open().feed.log.reader()
@@ -244,7 +246,7 @@ def test_reading_history_while_publishing_disturbs_no_writer(stage: PublisherHar
     assert client.sequences == list(range(1, 13))
 
 
-def test_who_unsubscribes_while_it_waits_for_a_worker_may_begin_anew(stage: PublisherHarness) -> None:
+def test_unsubscribe_while_waiting_for_a_catchup_worker_allows_a_new_subscription(stage: PublisherHarness) -> None:
     """The worker that was to have its line finds that it is no longer wanted."""
     client = stage.client(capacity=200)
     client.follow(start=Start.NEW)

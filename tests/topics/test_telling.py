@@ -27,7 +27,7 @@ def told_by(server: Live) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
 
-def test_every_change_of_state_is_an_event(tmp_path: Path) -> None:
+def test_topic_events_report_every_state_change_of_publisher_and_subscriber(tmp_path: Path) -> None:
     async def main() -> None:
         async with live(tmp_path) as server:
             await server.fill(10)
@@ -79,7 +79,7 @@ def test_health_lag_is_degraded_for_a_subscriber_too_far_behind(tmp_path: Path) 
     run_loop(main())
 
 
-def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
+def test_metrics_of_topics_are_those_of_the_table_and_absent_while_unused(tmp_path: Path) -> None:
     async def main() -> None:
         async with live(tmp_path) as server, dial(server) as follower:
             assert server.about.samples() == {}, "nothing is told of what is not used"
@@ -98,7 +98,7 @@ def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
     run_loop(main())
 
 
-def test_which_bound_a_share_did_not_pass() -> None:
+def test_histogram_returns_the_bound_that_a_share_of_values_did_not_exceed() -> None:
     histogram = Histogram((1, 2, 5))
     assert histogram.quantile(0.5) is None
     for value in (1, 1, 1, 2, 2, 2, 2, 2, 2, 4):
@@ -111,7 +111,7 @@ def test_which_bound_a_share_did_not_pass() -> None:
 # -- the log as a recovery reads it -----------------------------------------------------------------------------------
 
 
-def test_pieces_of_a_size_end_where_frames_end(tmp_path: Path) -> None:
+def test_segment_pieces_of_a_size_end_at_frame_boundaries(tmp_path: Path) -> None:
     with SegmentLog(tmp_path / "log", LogSettings(1 << 20, "os", ahead=False)) as log:
         for number in range(600):
             log.append([NewRecord("a", b"%d" % number + b"x" * 2000)])
@@ -124,7 +124,7 @@ def test_pieces_of_a_size_end_where_frames_end(tmp_path: Path) -> None:
         assert [one.sequence for one in sent(reader.pieces(5, 590, size=200_000))] == list(range(5, 590))
 
 
-def test_a_long_way_through_what_nobody_wants_gives_signs_of_life(
+def test_segment_reader_reports_progress_while_it_skips_records_that_do_not_match(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reader, "MAX_SKIPPED_BYTES", 10_000)

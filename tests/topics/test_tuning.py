@@ -28,13 +28,13 @@ def recovery_threads() -> int:
     return sum(thread.name.startswith("recovery-") for thread in threading.enumerate())
 
 
-def test_the_settings_say_how_many_workers_there_are() -> None:
+def test_catchup_worker_count_and_buffer_limit_come_from_the_settings() -> None:
     assert settings_of(Config(data="d")).workers == TopicSettings().workers == 2
     assert settings_of(Config(data="d", recovery_workers=3)).workers == 3
     assert settings_of(Config(data="d", client_memory_bytes=99_000_000)).max_buffer_bytes == 99_000_000
 
 
-def test_more_workers_share_what_comes_from_then_on(make_stage: MakePublisherHarness) -> None:
+def test_catchup_workers_added_by_tuning_share_the_subscribers_that_follow(make_stage: MakePublisherHarness) -> None:
     stage = make_stage(small(workers=1))
     stage.fill(5)
     first = stage.client()
@@ -51,7 +51,7 @@ def test_more_workers_share_what_comes_from_then_on(make_stage: MakePublisherHar
 
 
 @pytest.mark.parametrize("kind", LOOPS)
-def test_many_clients_and_two_threads_then_one_and_all_recover(kind: str, tmp_path: Path) -> None:
+def test_catchup_threads_stay_within_the_tuned_number_and_all_subscribers_catch_up(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with live(tmp_path) as server, AsyncExitStack() as stack:
             await server.fill(500)
@@ -73,7 +73,7 @@ def test_many_clients_and_two_threads_then_one_and_all_recover(kind: str, tmp_pa
     run_loop(main(), LOOPS[kind])
 
 
-def test_a_buffer_that_was_made_small_sends_a_slow_reader_back_to_the_log(tmp_path: Path) -> None:
+def test_backpressure_after_tuning_the_buffer_smaller_moves_a_slow_subscriber_to_catchup(tmp_path: Path) -> None:
     async def main() -> None:
         async with live(tmp_path) as server, dial(server) as asking, dial(server, receive=4096) as slow:
             await slow.follow(start="new")
@@ -98,7 +98,7 @@ def test_a_buffer_that_was_made_small_sends_a_slow_reader_back_to_the_log(tmp_pa
         ("workers", 3),
     ],
 )
-def test_nonsense_changes_nothing(tmp_path: Path, name: str, value: int) -> None:
+def test_topic_tune_with_an_invalid_value_is_refused_and_changes_nothing(tmp_path: Path, name: str, value: int) -> None:
     async def main() -> None:
         async with live(tmp_path) as server, dial(server) as asking:
             said = await asking.ask(FrameKind.CALL, messages.Call("topic_tune", {name: value}))

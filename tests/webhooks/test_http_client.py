@@ -37,19 +37,21 @@ def fed(data: bytes, step: int = 1) -> WebhookResponse:
         (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n", 503, b"", True),
     ],
 )
-def test_an_answer_is_read_in_any_pieces(data: bytes, status: int, body: bytes, keeps_alive: bool, step: int) -> None:
+def test_webhook_response_is_parsed_for_any_split_of_the_bytes(
+    data: bytes, status: int, body: bytes, keeps_alive: bool, step: int
+) -> None:
     answer = fed(data, step)
     assert (answer.is_complete, answer.status, answer.body, answer.keeps_alive) == (True, status, body, keeps_alive)
 
 
-def test_an_answer_without_a_length_ends_with_its_connection() -> None:
+def test_webhook_response_without_a_length_ends_with_its_connection() -> None:
     answer = fed(b"HTTP/1.1 200 OK\r\n\r\nsome")
     assert not answer.is_complete
     answer.on_connection_end()
     assert (answer.is_complete, answer.body, answer.keeps_alive) == (True, b"some", False)
 
 
-def test_a_body_without_end_is_read_for_a_while_and_kept_for_less() -> None:
+def test_webhook_response_body_without_an_end_is_read_and_kept_only_to_its_limits() -> None:
     answer = fed(b"HTTP/1.1 200 OK\r\n\r\n", 100)
     while not answer.is_complete:
         answer.feed(b"x" * 10_000)
@@ -57,7 +59,7 @@ def test_a_body_without_end_is_read_for_a_while_and_kept_for_less() -> None:
     assert not answer.keeps_alive
 
 
-def test_what_is_no_answer_is_refused() -> None:
+def test_webhook_response_that_is_invalid_empty_incomplete_or_too_long_is_rejected() -> None:
     with pytest.raises(BadResponse):
         fed(b"SSH-2.0-hello\r\n")
     with pytest.raises(NoResponse):
@@ -80,13 +82,13 @@ def test_what_is_no_answer_is_refused() -> None:
         *((status, "HANDLER_ERROR") for status in (199, 302, 408, 425, 429, 500)),
     ],
 )
-def test_a_status_has_its_meaning(status: int, reason: str) -> None:
+def test_webhook_status_decides_the_reason_of_the_outcome(status: int, reason: str) -> None:
     outcome = response_outcome(status, {}, b"", NOW)
     assert outcome.reason == reason
     assert outcome.is_endpoint_failure == (reason == "HANDLER_ERROR")
 
 
-def test_what_the_endpoint_said_is_kept_in_part() -> None:
+def test_webhook_response_text_is_kept_in_part() -> None:
     assert response_outcome(400, {}, b" \xff bad \n", NOW).text == "the webhook answered 400: \ufffd bad"
     assert len(response_outcome(400, {}, b"x" * 9_000, NOW).text) < 300
 
@@ -110,6 +112,6 @@ def test_retry_after_is_seconds_or_a_date(given: str, seconds: float | None) -> 
     assert retry_after(given, NOW) == seconds
 
 
-def test_only_some_answers_may_hold_the_queue() -> None:
+def test_retry_after_is_honoured_for_503_and_not_for_500() -> None:
     assert response_outcome(503, {"retry-after": "7"}, b"", NOW)[2:] == (7, 7)
     assert response_outcome(500, {"retry-after": "7"}, b"", NOW)[2:] == (None, 0)

@@ -19,7 +19,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "http.md").read_text()
 QUICK = {"limit": 2, "initialDelaySec": 0, "maxDelaySec": 0}
 
 
-def test_a_message_is_posted_and_acknowledged() -> None:
+def test_webhook_posts_a_message_and_acks_it() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         await site.set_policy("mail", webhook={"url": there.url, "headers": {"X-Shop": "7"}})
         [id] = await site.publish("mail", {"to": "ann"}, type="letter\n%", trace_id="t")
@@ -37,7 +37,7 @@ def test_a_message_is_posted_and_acknowledged() -> None:
     run(main)
 
 
-def test_any_bytes_pass_untouched_and_signed() -> None:
+def test_webhook_sends_any_bytes_unchanged_and_signed() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         body = bytes(range(256))
         await site.set_policy("mail", webhook={"url": there.url, "secret": "shop"})
@@ -52,7 +52,7 @@ def test_any_bytes_pass_untouched_and_signed() -> None:
     run(main)
 
 
-def test_the_check_in_the_documents_is_right() -> None:
+def test_webhook_signature_check_in_the_docs_is_correct() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         await site.set_policy("mail", webhook={"url": there.url, "secret": "shop"})
         await site.publish("mail", {"to": "ann"})
@@ -70,7 +70,7 @@ def test_the_check_in_the_documents_is_right() -> None:
     run(main)
 
 
-def test_a_webhook_over_tls_is_who_it_says_it_is(tmp_path: Path) -> None:
+def test_tls_certificate_of_a_webhook_is_verified(tmp_path: Path) -> None:
     async def main() -> None:
         async with endpoint(server_context(tmp_path)) as there:
             url = f"https://localhost:{there.port}/"
@@ -87,7 +87,7 @@ def test_a_webhook_over_tls_is_who_it_says_it_is(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_messages_that_wait_already_are_pushed_too_over_few_connections() -> None:
+def test_webhook_pushes_the_backlog_over_at_most_its_concurrency_of_connections() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         await site.publish("mail", *range(50))
         await site.set_policy("mail", webhook={"url": there.url, "concurrency": 3})
@@ -98,7 +98,7 @@ def test_messages_that_wait_already_are_pushed_too_over_few_connections() -> Non
     run(main)
 
 
-def test_no_more_at_once_than_the_policy_says() -> None:
+def test_webhook_concurrency_limits_the_requests_in_flight() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         gate = asyncio.Event()
 
@@ -119,7 +119,7 @@ def test_no_more_at_once_than_the_policy_says() -> None:
 
 
 @pytest.mark.parametrize("number", [400, 404, 410, 422])
-def test_an_answer_that_says_never_sends_to_the_dead_letters_at_once(number: int) -> None:
+def test_webhook_permanent_error_makes_a_dead_letter_at_once(number: int) -> None:
     async def main(site: Site, there: Endpoint) -> None:
         there.answer = status(number, body=b"no such street")
         await site.set_policy("mail", webhook={"url": there.url})
@@ -134,7 +134,7 @@ def test_an_answer_that_says_never_sends_to_the_dead_letters_at_once(number: int
 
 
 @pytest.mark.parametrize("number", [301, 302, 408, 425, 500, 502])
-def test_an_answer_that_says_not_now_is_tried_again_by_the_policy(number: int) -> None:
+def test_webhook_temporary_error_is_retried_by_the_policy(number: int) -> None:
     async def main(site: Site, there: Endpoint) -> None:
         there.answer = status(number, f"Location: {there.url}")
         await site.set_policy("mail", webhook={"url": there.url}, retry=QUICK)
@@ -146,7 +146,7 @@ def test_an_answer_that_says_not_now_is_tried_again_by_the_policy(number: int) -
     run(main)
 
 
-def test_a_message_that_failed_is_delivered_when_the_endpoint_is_well_again() -> None:
+def test_webhook_retry_delivers_when_the_endpoint_recovers() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         answers = [status(500, "Connection: close"), b"", b"nonsense\r\n\r\n", FINE]
         there.answer = lambda sent: answers.pop(0)
@@ -161,7 +161,7 @@ def test_a_message_that_failed_is_delivered_when_the_endpoint_is_well_again() ->
 
 
 @pytest.mark.parametrize("number", [429, 503])
-def test_retry_after_holds_the_message_and_the_queue(number: int) -> None:
+def test_retry_after_delays_the_message_and_the_queue(number: int) -> None:
     async def main(site: Site, there: Endpoint) -> None:
         there.answer = status(number, "Retry-After: 100")
         await site.set_policy("mail", webhook={"url": there.url, "concurrency": 1}, retry=QUICK)
@@ -177,7 +177,7 @@ def test_retry_after_holds_the_message_and_the_queue(number: int) -> None:
     run(main)
 
 
-def test_a_slow_endpoint_is_given_up_after_its_time() -> None:
+def test_webhook_timeout_fails_the_message_with_reason_timeout() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         async def never(sent: Sent) -> bytes:
             await asyncio.Event().wait()
@@ -192,7 +192,7 @@ def test_a_slow_endpoint_is_given_up_after_its_time() -> None:
     run(main)
 
 
-def test_a_slow_endpoint_delays_no_other_queue() -> None:
+def test_webhook_of_a_slow_endpoint_delays_no_other_queue() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         gate = asyncio.Event()
 
@@ -215,7 +215,7 @@ def test_a_slow_endpoint_delays_no_other_queue() -> None:
     run(main)
 
 
-def test_a_lease_does_not_end_before_its_request() -> None:
+def test_lease_extension_covers_a_webhook_request_in_flight() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         gate = asyncio.Event()
 
@@ -241,7 +241,7 @@ def test_a_lease_does_not_end_before_its_request() -> None:
     run(main)
 
 
-def test_a_dead_endpoint_does_not_turn_a_full_queue_into_dead_letters() -> None:
+def test_webhook_backoff_of_a_failing_endpoint_limits_the_dead_letters_of_a_full_queue() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         there.answer = status(500)
         retry = {"limit": 0, "backoff": "fixed", "initialDelaySec": 1000, "maxDelaySec": 1000}
@@ -255,7 +255,7 @@ def test_a_dead_endpoint_does_not_turn_a_full_queue_into_dead_letters() -> None:
     run(main)
 
 
-def test_a_kept_connection_that_was_closed_meanwhile_is_no_failure() -> None:
+def test_keep_alive_connection_closed_by_the_endpoint_is_not_counted_as_a_failure() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         answers = [FINE, b"", FINE]
         there.answer = lambda sent: answers.pop(0)
@@ -267,7 +267,7 @@ def test_a_kept_connection_that_was_closed_meanwhile_is_no_failure() -> None:
     run(main)
 
 
-def test_nobody_there_is_a_failure_that_is_told() -> None:
+def test_webhook_endpoint_that_cannot_be_reached_is_the_reason_of_the_failure() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -283,7 +283,7 @@ def test_nobody_there_is_a_failure_that_is_told() -> None:
 # -- policies ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_webhook_that_is_taken_out_of_the_policy_pushes_no_more() -> None:
+def test_webhook_removed_from_the_policy_pushes_no_more() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         await site.set_policy("mail", webhook={"url": there.url})
         await site.publish("mail", 1)
@@ -297,7 +297,7 @@ def test_a_webhook_that_is_taken_out_of_the_policy_pushes_no_more() -> None:
     run(main)
 
 
-def test_what_is_on_its_way_to_the_old_address_is_seen_through() -> None:
+def test_webhook_url_change_lets_requests_to_the_old_url_finish() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         gate = asyncio.Event()
 
@@ -320,7 +320,7 @@ def test_what_is_on_its_way_to_the_old_address_is_seen_through() -> None:
     run(main)
 
 
-def test_a_paused_queue_pushes_nothing_until_it_is_resumed() -> None:
+def test_pause_of_a_queue_stops_its_webhook_until_resume() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         await site.set_policy("mail", webhook={"url": there.url}, paused=True)
         await site.publish("mail", 1)
@@ -332,7 +332,7 @@ def test_a_paused_queue_pushes_nothing_until_it_is_resumed() -> None:
     run(main)
 
 
-def test_a_webhook_without_its_secret_waits_and_says_why() -> None:
+def test_webhook_secret_missing_holds_the_messages_and_is_reported() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         await site.set_policy("mail", webhook={"url": there.url, "secret": "lost"})
         await site.publish("mail", 1)
@@ -351,7 +351,7 @@ def test_a_webhook_without_its_secret_waits_and_says_why() -> None:
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_stop_sees_through_what_is_on_its_way_and_takes_no_more() -> None:
+def test_drain_of_webhooks_finishes_requests_in_flight_and_starts_no_more() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         gate = asyncio.Event()
 
@@ -372,7 +372,7 @@ def test_a_stop_sees_through_what_is_on_its_way_and_takes_no_more() -> None:
     run(main)
 
 
-def test_what_is_not_done_when_time_is_up_goes_back_and_does_not_count() -> None:
+def test_drain_timeout_returns_unfinished_messages_without_counting_the_attempt() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         async def never(sent: Sent) -> bytes:
             await asyncio.Event().wait()
@@ -391,7 +391,7 @@ def test_what_is_not_done_when_time_is_up_goes_back_and_does_not_count() -> None
     run(main)
 
 
-def test_outgoing_networks_hold_for_webhooks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_webhook_addresses_are_limited_by_outgoing_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The refused address is never called; of several addresses of one name only the allowed ones are."""
 
     async def main() -> None:

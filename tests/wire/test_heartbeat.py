@@ -39,24 +39,24 @@ STANDBY = PeerHeartbeat(
 @pytest.mark.parametrize(
     ("heartbeat", "file"), [(BEAT, "heartbeat-v1-active.bin"), (STANDBY, "heartbeat-v1-standby.bin")]
 )
-def test_its_bytes_are_those_of_the_page(heartbeat: PeerHeartbeat, file: str) -> None:
+def test_heartbeat_bytes_equal_the_golden_bytes(heartbeat: PeerHeartbeat, file: str) -> None:
     assert write(heartbeat, KEY) == golden(file)
     assert read(golden(file), KEY) == heartbeat
 
 
-def test_every_member_is_documented() -> None:
+def test_heartbeat_members_are_all_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "pair.md").read_text()
     members = json.loads(golden("heartbeat-v1-active.bin")[HEAD:])
     assert [name for name in (*members, *members["load"]) if f"`{name}`" not in page] == []
 
 
-def test_another_key_is_refused() -> None:
+def test_heartbeat_with_another_key_is_refused() -> None:
     with pytest.raises(NotAllowed):
         read(write(BEAT, KEY), b"another key")
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
-def test_a_changed_byte_is_refused(place: int, change: int) -> None:
+def test_heartbeat_with_a_changed_byte_is_refused(place: int, change: int) -> None:
     data = bytearray(write(BEAT, KEY))
     data[place % len(data)] ^= change
     with pytest.raises(QueueError):
@@ -64,13 +64,13 @@ def test_a_changed_byte_is_refused(place: int, change: int) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_rubbish_is_refused(data: bytes) -> None:
+def test_heartbeat_of_random_bytes_is_refused(data: bytes) -> None:
     for one in (data, b"YRHB\x01" + data):
         with pytest.raises((BadInput, NotAllowed)):
             read(one, KEY)
 
 
-def test_one_that_would_not_fit_a_packet_is_not_written() -> None:
+def test_heartbeat_too_large_for_a_packet_is_not_written() -> None:
     with pytest.raises(BadInput, match=str(MAX_BYTES)):
         write(
             PeerHeartbeat(**{**{name: getattr(BEAT, name) for name in PeerHeartbeat.__slots__}, "address": "x" * 1100}),
@@ -90,7 +90,7 @@ def there(sequence: int, boot: str = "there", at: int = 0, **more: object) -> Pe
     return PeerHeartbeat(**known | {"boot": boot, "sequence": sequence, "at": at} | more)  # type: ignore[arg-type]
 
 
-def test_a_heartbeat_counts_once_and_only_forward() -> None:
+def test_heartbeat_counts_once_and_only_with_a_higher_sequence() -> None:
     one = partner()
     assert [one.on_heartbeat(there(n), 0, 0) for n in (1, 2, 2, 1, 5, 4, 6)] == [
         HeartbeatResult.TAKEN, HeartbeatResult.TAKEN, HeartbeatResult.REPEATED, HeartbeatResult.REPEATED,
@@ -98,21 +98,21 @@ def test_a_heartbeat_counts_once_and_only_forward() -> None:
     ]  # fmt: skip
 
 
-def test_a_life_that_is_over_is_not_believed_again() -> None:
+def test_heartbeat_of_a_process_that_was_replaced_is_rejected() -> None:
     one = partner()
     one.on_heartbeat(there(1), 0, 0)
     assert one.on_heartbeat(there(1, "later", at=5), 0, 0) is HeartbeatResult.TAKEN
     assert one.on_heartbeat(there(99), 0, 0) is HeartbeatResult.REPEATED
 
 
-def test_an_earlier_life_that_we_never_heard_does_not_take_the_place_of_the_one_we_know() -> None:
+def test_heartbeat_of_an_earlier_unknown_process_does_not_replace_the_known_process() -> None:
     one = partner()
     one.on_heartbeat(there(1, at=100, running=10), 0, 100)
     assert one.on_heartbeat(there(50, "earlier", at=95, running=60), 0, 100) is HeartbeatResult.STRANGE
     assert one.on_heartbeat(there(2, at=110, running=20), 0, 110) is HeartbeatResult.TAKEN
 
 
-def test_a_new_life_with_another_clock_must_show_that_it_hears_us() -> None:
+def test_heartbeat_of_a_new_process_with_another_clock_must_confirm_one_of_ours() -> None:
     one = partner()
     old = there(7, at=-CLOCK_WINDOW_MS - 1)
     assert one.on_heartbeat(old, 0, 0) is HeartbeatResult.STRANGE
@@ -123,18 +123,18 @@ def test_a_new_life_with_another_clock_must_show_that_it_hears_us() -> None:
     assert one.on_heartbeat(proven, 20, 20) is HeartbeatResult.TAKEN
 
 
-def test_within_a_life_the_clock_may_jump() -> None:
+def test_heartbeat_clock_may_jump_within_one_process() -> None:
     one = partner()
     one.on_heartbeat(there(1), 0, 0)
     assert one.on_heartbeat(there(2, at=10**12), 0, 0) is HeartbeatResult.TAKEN
     assert one.skew == 10**12
 
 
-def test_our_own_name_is_not_a_peer() -> None:
+def test_heartbeat_with_our_own_name_is_not_from_a_peer() -> None:
     assert partner().on_heartbeat(there(1, node="here"), 0, 0) is HeartbeatResult.OURSELVES
 
 
-def test_the_delay_of_the_link_is_measured_without_comparing_clocks() -> None:
+def test_heartbeat_measures_the_link_delay_without_comparing_clocks() -> None:
     one = partner()
     said = one.heartbeat(1000, 0)
     one.on_heartbeat(there(1, heard_boot="here", heard_sequence=said.sequence, heard_age=70), 1100, 5)

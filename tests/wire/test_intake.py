@@ -27,7 +27,9 @@ def taken(intake: ReceiveBuffer, data: bytes) -> list[Frame]:
 
 
 @given(FRAMES, st.lists(st.integers(1, 2000), max_size=30))
-def test_any_pieces_give_the_frames_that_a_reader_gives(frames: list[tuple[int, int, bytes]], cuts: list[int]) -> None:
+def test_receive_buffer_yields_the_frames_of_the_frame_reader_for_any_split(
+    frames: list[tuple[int, int, bytes]], cuts: list[int]
+) -> None:
     data = b"".join(encode(*frame) for frame in frames)
     intake, reader, found = ReceiveBuffer(1 << 20), FrameReader(), []
     for size in [*cuts, len(data)]:
@@ -38,7 +40,7 @@ def test_any_pieces_give_the_frames_that_a_reader_gives(frames: list[tuple[int, 
     assert found == [Frame(*frame) for frame in frames]
 
 
-def test_large_frames_among_small_ones_come_out_whole_and_their_room_is_given_up() -> None:
+def test_receive_buffer_yields_large_frames_whole_and_releases_their_memory() -> None:
     intake = ReceiveBuffer(64 * MIN_READ_BYTES)
     for size in (
         0,
@@ -61,7 +63,7 @@ def test_large_frames_among_small_ones_come_out_whole_and_their_room_is_given_up
     assert len(intake.free_space()) <= MAX_IDLE_BUFFER
 
 
-def test_there_is_always_room_for_a_piece_whatever_is_unfinished() -> None:
+def test_receive_buffer_always_has_room_for_a_piece_while_a_frame_is_incomplete() -> None:
     intake = ReceiveBuffer(64 * MIN_READ_BYTES)
     data = b"".join(encode(3, n, b"x" * 99_999) for n in range(40))
     found = 0
@@ -71,7 +73,7 @@ def test_there_is_always_room_for_a_piece_whatever_is_unfinished() -> None:
     assert found == 40
 
 
-def test_a_frame_too_large_is_refused_by_its_head_and_costs_nothing() -> None:
+def test_receive_buffer_refuses_a_frame_too_large_or_invalid_by_its_head() -> None:
     intake = ReceiveBuffer(1000)
     with pytest.raises(TooLarge):
         taken(intake, HEAD.pack(1001, 1, 3, 0, 1))

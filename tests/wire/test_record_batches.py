@@ -67,22 +67,22 @@ def one_by_one(odd: Any) -> tuple[Any, ...]:
         USUAL._replace(headers="text"),  # type: ignore[arg-type]
     ],
 )
-def test_an_odd_one_among_many_is_found(odd: NewRecord) -> None:
+def test_record_batch_check_of_an_odd_record_among_many_equals_the_check_one_by_one(odd: NewRecord) -> None:
     assert together(odd) == one_by_one(odd)
 
 
 @pytest.mark.parametrize("spoilt", [{"headers": {"a": 1}}, {"topic": "no topic"}, {"payload": 1}, {"key": 1}])
-def test_many_that_are_all_wrong_are_refused(spoilt: dict[str, Any]) -> None:
+def test_record_batch_of_many_invalid_records_is_refused_like_a_single_one(spoilt: dict[str, Any]) -> None:
     odd = USUAL._replace(**spoilt)
     assert len(found([odd])) == 3
     assert found([odd] * 3 * BULK_RECORDS) == found([odd])
 
 
-def test_nothing_is_refused() -> None:
+def test_record_batch_that_is_empty_is_refused() -> None:
     assert found([])[1] == "records"
 
 
-def test_a_view_of_numbers_is_no_payload(tmp_path: Path) -> None:
+def test_record_payload_of_a_memory_view_of_numbers_is_refused(tmp_path: Path) -> None:
     """Its length is not its size: as a record it could not be read again."""
     with SegmentLog(tmp_path / "log") as log:
         with pytest.raises(BadInput, match="payload"):
@@ -92,7 +92,7 @@ def test_a_view_of_numbers_is_no_payload(tmp_path: Path) -> None:
         assert [record.payload for record in log.reader().records(1)] == [b"bytes"]
 
 
-def test_a_kind_of_text_in_headers_is_text(tmp_path: Path) -> None:
+def test_record_headers_accept_a_subclass_of_str(tmp_path: Path) -> None:
     with SegmentLog(tmp_path / "log") as log:
         log.append([USUAL] * BULK_RECORDS + [USUAL._replace(headers={"batch": Text("q/2")})])
         assert next(log.reader().records(BULK_RECORDS + 1)).headers == {"batch": "q/2"}

@@ -43,33 +43,33 @@ def fed(*pieces: bytes) -> list[Record]:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_record_has_the_bytes_it_always_had(name: str) -> None:
+def test_record_bytes_equal_the_golden_bytes(name: str) -> None:
     assert spelled(frame_of(name)) == WRITTEN[name]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_bytes_written_before_are_understood(name: str) -> None:
+def test_record_golden_bytes_are_read_back(name: str) -> None:
     data = bytes.fromhex(WRITTEN[name].replace("|", ""))
     assert fed(data) == [EXAMPLES[name][0]]
 
 
-def test_nothing_else_was_written() -> None:
+def test_record_golden_examples_are_complete() -> None:
     assert WRITTEN.keys() == EXAMPLES.keys()
 
 
-def test_whoever_reads_the_frames_of_the_socket_reads_records_too() -> None:
+def test_record_frames_are_read_by_the_frame_reader_of_the_socket_too() -> None:
     frames = list(FrameReader().feed(STREAM))
     assert {frame.kind for frame in frames} == {records.KIND}
     assert [read_body(frame.body) for frame in frames] == RECORDS
 
 
 @pytest.mark.parametrize("at", range(len(STREAM) + 1))
-def test_the_stream_may_be_split_at_any_point(at: int) -> None:
+def test_record_stream_may_be_split_at_any_point(at: int) -> None:
     assert fed(STREAM[:at], STREAM[at:]) == RECORDS
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=40))
-def test_the_stream_may_be_split_in_any_way(cuts: list[int]) -> None:
+def test_record_stream_may_be_split_in_any_way(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(STREAM)]
     assert fed(*(STREAM[begin:end] for begin, end in pairwise(edges))) == RECORDS
 
@@ -85,7 +85,7 @@ news = st.builds(
 
 
 @given(st.lists(news, max_size=12), st.integers(1, 2**63), st.integers(0, 2**63), st.booleans())
-def test_a_batch_comes_back_as_it_went_in_with_its_numbers(
+def test_record_batch_is_read_back_with_its_sequences(
     batch: list[NewRecord], sequence: int, at_ns: int, synced: bool
 ) -> None:
     known = {"a": 5, "trades": 2**32 - 1}
@@ -107,14 +107,14 @@ def test_a_batch_comes_back_as_it_went_in_with_its_numbers(
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_payloads_of_every_size_pass(size: int) -> None:
+def test_record_payload_of_every_size_is_read_back(size: int) -> None:
     payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
     [record] = fed(encode(Record(1, 1, 1, "t", None, NO_HEADERS, payload)))
     assert record.payload == payload
 
 
 @given(st.data())
-def test_a_changed_bit_is_noticed(data: st.DataObject) -> None:
+def test_record_with_a_changed_bit_is_refused_or_incomplete(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(EXAMPLES)))
     frame = bytearray(frame_of(name))
     bit = data.draw(st.integers(0, len(frame) * 8 - 1))
@@ -132,7 +132,7 @@ def test_a_changed_bit_is_noticed(data: st.DataObject) -> None:
     ("at", "value", "field"),
     [(4, b"\x02", "kind"), (5, b"\x03", "kind"), (0, b"\x7f\xff\xff\xff", "length"), (42, b"\xff\xff", "length")],
 )
-def test_a_head_that_is_none_is_refused_by_name(at: int, value: bytes, field: str) -> None:
+def test_record_head_that_is_invalid_is_refused_with_its_field(at: int, value: bytes, field: str) -> None:
     frame = bytearray(frame_of("plain"))
     frame[at : at + len(value)] = value
     with pytest.raises(BadInput) as caught:
@@ -140,18 +140,18 @@ def test_a_head_that_is_none_is_refused_by_name(at: int, value: bytes, field: st
     assert caught.value.field == field
 
 
-def test_a_record_too_large_is_refused_by_its_head_alone() -> None:
+def test_record_too_large_is_refused_by_its_head_alone() -> None:
     with pytest.raises(TooLarge):
         list(RecordReader(max_frame=20).feed(frame_of("plain")[: records.HEAD]))
 
 
 @pytest.mark.parametrize("size", [0, 35])
-def test_a_body_too_short_is_refused(size: int) -> None:
+def test_record_body_too_short_is_refused(size: int) -> None:
     with pytest.raises(BadInput, match="at least 36"):
         read_body(bytes(size))
 
 
-def test_a_body_whose_parts_do_not_fit_is_refused() -> None:
+def test_record_body_with_parts_longer_than_the_frame_is_refused() -> None:
     body = bytearray(frame_of("smallest")[records.LENGTH_FROM :])
     struct.pack_into(">H", body, 30, 9)
     with pytest.raises(BadInput, match="longer than its frame"):
@@ -175,20 +175,20 @@ def test_a_body_whose_parts_do_not_fit_is_refused() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_a_record_is_refused_by_its_field(record: NewRecord, field: str) -> None:
+def test_record_that_is_invalid_is_refused_with_its_field(record: NewRecord, field: str) -> None:
     with pytest.raises(BadInput) as caught:
         check_record(record)
     assert caught.value.field == field
 
 
-def test_sequences_end_where_sixty_four_bits_do() -> None:
+def test_record_sequence_beyond_64_bits_is_refused() -> None:
     known: dict[str, int] = {}
     assert len(encode_batch([NewRecord("t", b"")], MAX_SEQUENCE, 1, known, synced=False).offsets) == 1
     with pytest.raises(TooLarge):
         encode_batch([NewRecord("t", b"")] * 2, MAX_SEQUENCE, 1, known, synced=False)
 
 
-def test_many_are_read_at_once_as_they_are_one_by_one() -> None:
+def test_record_reading_of_many_at_once_equals_reading_one_by_one() -> None:
     assert read_many(STREAM) == RECORDS == fed(STREAM)
     assert read_many(b"") == []
     for cut in (1, len(STREAM) // 2, len(STREAM) - 1):
@@ -196,7 +196,7 @@ def test_many_are_read_at_once_as_they_are_one_by_one() -> None:
             read_many(STREAM[:cut])
 
 
-def test_records_that_share_their_headers_are_written_as_those_that_do_not() -> None:
+def test_record_headers_shared_by_records_are_written_like_separate_ones() -> None:
     shared = {"a": "1"}
     some = [NewRecord("t", b"x", None, shared), NewRecord("t", b"y", "k", shared), NewRecord("t", b"z")]
     apart = [NewRecord("t", one.payload, one.key, dict(one.headers)) for one in some]
@@ -206,7 +206,7 @@ def test_records_that_share_their_headers_are_written_as_those_that_do_not() -> 
         records.check_batch([NewRecord("t", b"x", None, {"a": 1})] * 2, {"t"})  # type: ignore[dict-item]
 
 
-def test_a_survey_tells_what_lies_there_and_bare_records_are_read_as_they_are() -> None:
+def test_record_summary_counts_records_topics_and_bytes_and_bare_records_are_read_unchanged() -> None:
     records = [NewRecord("topic:a", b"1"), NewRecord("topic:a", b"", "k"), NewRecord("topic:bé", b"x" * 3000, "")]
     data = encode_batch(records, 1, 1, {}, synced=False).data
     assert summarize(data) == FrameSummary(3, frozenset((b"topic:a", "topic:bé".encode())), True, 48 + 9 + 3000)
@@ -218,7 +218,7 @@ def test_a_survey_tells_what_lies_there_and_bare_records_are_read_as_they_are() 
     assert not summarize(encode_batch([NewRecord("t", b"", None, told)], 1, 1, {}, synced=False).data).is_bare
 
 
-def test_a_survey_refuses_what_is_not_whole_or_not_sound() -> None:
+def test_record_summary_refuses_incomplete_or_damaged_bytes() -> None:
     data = encode_batch([NewRecord("t", b"payload")] * 2, 1, 1, {}, synced=False).data
     for cut in (1, 30, 60, len(data) - 1):
         with pytest.raises(BadInput, match="no whole record"):
@@ -230,7 +230,7 @@ def test_a_survey_refuses_what_is_not_whole_or_not_sound() -> None:
             summarize(bytes(broken))
 
 
-def test_a_key_that_is_no_text_is_not_bare() -> None:
+def test_record_summary_does_not_count_a_key_that_is_not_utf_8_as_bare() -> None:
     data = bytearray(encode_batch([NewRecord("t", b"", "k")], 1, 1, {}, synced=False).data)
     data[49] = 0xFF
     data[12:16] = crc32(bytes(data[16:])).to_bytes(4)

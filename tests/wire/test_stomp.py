@@ -44,19 +44,19 @@ FRAMES = fed(reader(), STREAM)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_a_frame_has_the_bytes_it_always_had(example: Example) -> None:
+def test_stomp_frame_bytes_equal_the_golden_bytes(example: Example) -> None:
     assert example.bytes().hex() == WRITTEN[example.name]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_bytes_written_before_are_understood(example: Example) -> None:
+def test_stomp_frame_golden_bytes_are_read_back(example: Example) -> None:
     [frame] = fed(reader(example.version), bytes.fromhex(WRITTEN[example.name]))
     assert (frame.command, frame.body) == (example.command, example.body)
     if example.version != V10 and "return" not in example.headers:
         assert {name: frame.headers[name] for name in example.headers} == example.headers
 
 
-def test_nothing_else_was_written() -> None:
+def test_stomp_frame_golden_examples_are_complete() -> None:
     assert WRITTEN.keys() == {example.name for example in EXAMPLES}
 
 
@@ -64,24 +64,24 @@ def test_nothing_else_was_written() -> None:
 
 
 @pytest.mark.parametrize("at", range(len(STREAM) + 1))
-def test_the_stream_may_be_split_at_any_point(at: int) -> None:
+def test_stomp_stream_may_be_split_at_any_point(at: int) -> None:
     made = reader()
     assert fed(made, STREAM[:at], STREAM[at:]) == FRAMES
     assert made.held == 0
 
 
-def test_the_stream_may_come_byte_by_byte() -> None:
+def test_stomp_stream_may_come_byte_by_byte() -> None:
     assert fed(reader(), *(STREAM[at : at + 1] for at in range(len(STREAM)))) == FRAMES
 
 
 @given(st.lists(st.integers(0, len(STREAM)), max_size=40))
-def test_the_stream_may_be_split_in_any_way(cuts: list[int]) -> None:
+def test_stomp_stream_may_be_split_in_any_way(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(STREAM)]
     assert fed(reader(), *(STREAM[begin:end] for begin, end in pairwise(edges))) == FRAMES
 
 
 @pytest.mark.parametrize("at", range(0, len(STREAM), 7))
-def test_who_stops_early_goes_on_later(at: int) -> None:
+def test_stomp_reader_stopped_early_continues_later(at: int) -> None:
     made = reader()
     found: list[StompFrame] = []
     for piece in (STREAM[:at], STREAM[at:]):
@@ -93,7 +93,7 @@ def test_who_stops_early_goes_on_later(at: int) -> None:
     assert found == FRAMES
 
 
-def test_a_large_body_in_small_pieces_is_not_looked_at_each_time() -> None:
+def test_stomp_large_body_in_small_pieces_is_not_scanned_at_each_piece() -> None:
     """Otherwise this would take minutes: the work grows with the square of the size."""
     body = b"x" * (1 << 20)
     for data in (encode(V12, "SEND", {"destination": "/queue/a"}, body), b"SEND\n\n" + body + b"\0"):
@@ -106,28 +106,28 @@ def test_a_large_body_in_small_pieces_is_not_looked_at_each_time() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_body_with_a_length_may_hold_any_bytes(version: str) -> None:
+def test_stomp_body_with_a_content_length_may_hold_any_bytes(version: str) -> None:
     body = bytes(range(256)) + b"\n\n\0\0"
     assert fed(reader(version), encode(version, "SEND", {}, body))[0].body == body
 
 
-def test_a_body_without_a_length_ends_at_the_first_nul() -> None:
+def test_stomp_body_without_a_content_length_ends_at_the_first_nul() -> None:
     frames = fed(reader(), b"SEND\na:b\n\nhello\0\n\nSEND\n\n\0")
     assert frames == [StompFrame("SEND", {"a": "b"}, b"hello"), StompFrame("SEND", {}, b"")]
 
 
-def test_a_body_longer_than_it_said_is_refused() -> None:
+def test_stomp_body_longer_than_its_content_length_is_refused() -> None:
     with pytest.raises(BadInput, match="content-length: the body is longer"):
         fed(reader(), b"SEND\ncontent-length:3\n\nhello\0")
 
 
 @pytest.mark.parametrize("length", ["-1", "x", "1.0", "", "+5", "٣", "9" * 19])
-def test_a_length_that_is_no_number_is_refused(length: str) -> None:
+def test_stomp_content_length_that_is_no_number_is_refused(length: str) -> None:
     with pytest.raises(BadInput, match="content-length"):
         fed(reader(), f"SEND\ncontent-length:{length}\n\n".encode())
 
 
-def test_a_body_too_large_is_refused_by_its_head_or_as_it_grows() -> None:
+def test_stomp_body_too_large_is_refused_by_its_head_or_as_it_grows() -> None:
     with pytest.raises(TooLarge, match="content-length: a body of 101 bytes, at most 100"):
         fed(reader(most_body=100), b"SEND\ncontent-length:101\n\n")
     with pytest.raises(TooLarge, match="more than 100 bytes"):
@@ -138,62 +138,62 @@ def test_a_body_too_large_is_refused_by_its_head_or_as_it_grows() -> None:
 # -- heads ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_of_two_headers_of_one_name_counts() -> None:
+def test_stomp_header_given_twice_has_the_first_value() -> None:
     assert fed(reader(), b"SEND\na:1\na:2\n\n\0")[0].headers == {"a": "1"}
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_lines_may_end_with_a_return_too(version: str) -> None:
+def test_stomp_lines_may_end_with_a_carriage_return_too(version: str) -> None:
     frames = fed(reader(version), b"\r\nSEND\r\na:b\r\n\r\nx\n\ny\0\r\n")
     assert frames == [StompFrame("SEND", {"a": "b"}, b"x\n\ny")]
 
 
-def test_what_each_version_escapes() -> None:
+def test_stomp_header_escapes_are_read_in_1_1_and_1_2_and_kept_in_1_0() -> None:
     raw = b"SEND\na\\cb:x\\ny\\\\z\n\n\0"
     assert fed(reader(V10), raw)[0].headers == {"a\\cb": "x\\ny\\\\z"}
     assert fed(reader(V11), raw)[0].headers == fed(reader(V12), raw)[0].headers == {"a:b": "x\ny\\z"}
 
 
 @pytest.mark.parametrize(("version", "text"), [(V11, "\\r"), (V11, "\\t"), (V12, "\\t"), (V12, "\\"), (V12, "a\\")])
-def test_an_escape_that_means_nothing_is_refused(version: str, text: str) -> None:
+def test_stomp_header_escape_without_a_meaning_is_refused(version: str, text: str) -> None:
     with pytest.raises(BadInput, match=f"means nothing in STOMP {version}"):
         fed(reader(version), f"SEND\na:{text}\n\n\0".encode())
 
 
-def test_a_return_is_escaped_in_1_2_only() -> None:
+def test_stomp_carriage_return_is_escaped_in_1_2_only() -> None:
     [frame] = fed(reader(V12), encode(V12, "SEND", HARD))
     assert {name: frame.headers[name] for name in HARD} == HARD
     assert b"x\ry" in encode(V11, "SEND", HARD)
 
 
-def test_spaces_are_kept_but_in_1_0() -> None:
+def test_stomp_header_spaces_are_kept_except_in_1_0() -> None:
     raw = b"SEND\na: b \n\n\0"
     assert fed(reader(V10), raw)[0].headers == {"a": "b"}
     assert fed(reader(V11), raw)[0].headers == fed(reader(V12), raw)[0].headers == {"a": " b "}
 
 
-def test_1_0_is_never_sent_what_would_end_a_line() -> None:
+def test_stomp_1_0_headers_are_sent_without_line_ends_and_without_names_that_hold_a_colon() -> None:
     [frame] = fed(reader(V10), encode(V10, "MESSAGE", {"a": "x\nSEND\n\n", "b:c": "d"}))
     assert frame == StompFrame("MESSAGE", {"a": "x SEND"}, b"")
 
 
 @pytest.mark.parametrize("head", [b"send", b"SEND ME", b"", b"\xff", b"S" * 21, b"SEND\nno-colon", b"SEND\n:x"])
-def test_what_is_no_head_is_refused(head: bytes) -> None:
+def test_stomp_head_that_is_invalid_is_refused(head: bytes) -> None:
     with pytest.raises(BadInput):
         fed(reader(), b"x" * (not head) + head + b"\n\n\0")
 
 
-def test_headers_that_are_no_text_are_refused() -> None:
+def test_stomp_headers_that_are_not_utf_8_are_refused() -> None:
     with pytest.raises(BadInput, match="UTF-8"):
         fed(reader(), b"SEND\na:\xff\n\n\0")
 
 
-def test_a_frame_that_ends_in_its_head_is_refused() -> None:
+def test_stomp_frame_that_ends_in_its_head_is_refused() -> None:
     with pytest.raises(BadInput, match="an empty line is missing"):
         fed(reader(), b"SEND\na:b\n\0")
 
 
-def test_limits_of_heads() -> None:
+def test_stomp_head_limits_of_number_line_length_and_total_size_are_enforced() -> None:
     most = b"".join(b"h%d:x\n" % n for n in range(MAX_HEADERS))
     assert len(fed(reader(), b"SEND\n" + most + b"\n\0")[0].headers) == MAX_HEADERS
     with pytest.raises(TooLarge, match="201 headers"):
@@ -213,7 +213,9 @@ texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 
 
 @given(st.sampled_from((V11, V12)), st.dictionaries(names, texts, max_size=6), st.binary(max_size=80), st.data())
-def test_what_is_written_is_read_again(version: str, headers: dict[str, str], body: bytes, data: st.DataObject) -> None:
+def test_stomp_frame_written_is_read_back_unchanged(
+    version: str, headers: dict[str, str], body: bytes, data: st.DataObject
+) -> None:
     if version == V11:  # it has no escape for a return, which would end the line
         headers = {name.replace("\r", ""): value.replace("\r", "") for name, value in headers.items()}
     headers = {name: value for name, value in headers.items() if name and name != "content-length"}
@@ -235,11 +237,11 @@ def refused_or_not(made: StompReader, pieces: list[bytes]) -> None:
 
 
 @given(st.sampled_from(VERSIONS), st.lists(st.binary(max_size=40), max_size=10))
-def test_any_bytes_are_frames_or_an_error_of_ours(version: str, pieces: list[bytes]) -> None:
+def test_stomp_reader_turns_any_bytes_into_frames_or_a_defined_error(version: str, pieces: list[bytes]) -> None:
     refused_or_not(reader(version, 100), pieces)
 
 
-def test_frames_with_a_few_bytes_changed_are_frames_or_an_error_of_ours() -> None:
+def test_stomp_reader_turns_frames_with_changed_bytes_into_frames_or_a_defined_error() -> None:
     chance = random.Random(7)
     for _ in range(3000):
         raw = bytearray(STREAM)

@@ -30,7 +30,7 @@ def hook(name: str, **more: Any) -> dict[str, Any]:
 # -- checks -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_refused_is_not_stored_and_the_field_is_named(queues: Queues) -> None:
+def test_admission_stores_no_refused_message_and_names_the_field(queues: Queues) -> None:
     process(queues, checks=[{"check": "length", "max": 4}, {"check": "encoding", "encoding": "ascii"}])
     with pytest.raises(Unfit, match=r"^payload: has 5 bytes, not at most 4 \(message m-1, check 'length' of queue"):
         queues.publish("mail", b"12345")
@@ -41,14 +41,14 @@ def test_what_is_refused_is_not_stored_and_the_field_is_named(queues: Queues) ->
     assert queues.publish("mail", b"1234").refused == ""
 
 
-def test_one_bad_message_refuses_its_whole_batch(queues: Queues) -> None:
+def test_admission_of_a_batch_refuses_all_of_it_for_a_single_bad_message(queues: Queues) -> None:
     process(queues, checks=[{"check": "length", "max": 4}])
     with pytest.raises(Unfit, match="message m-2"):
         queues.publish_many("mail", [b"1", b"12345", b"3"])
     assert queues.counts("mail").published == 0
 
 
-def test_much_is_checked_outside_of_the_lane_with_the_same_answer(queues: Queues) -> None:
+def test_admission_of_a_large_batch_outside_the_committer_gives_the_same_answer(queues: Queues) -> None:
     queues.set_policy("mail", {"processor": {"checks": [{"check": "encoding", "encoding": "utf-8"}]}})
     fine = [b"a" * (INLINE_BYTES // 2)] * 3
     assert [one.duplicate for one in queues.publish_many("mail", fine)] == [False] * 3
@@ -57,7 +57,9 @@ def test_much_is_checked_outside_of_the_lane_with_the_same_answer(queues: Queues
     assert queues.counts("mail").published == 3
 
 
-def test_headers_and_schemas_are_checked(queues: Queues) -> None:
+def test_json_schema_and_header_checks_name_the_field_and_a_bad_schema_is_rejected_in_the_policy(
+    queues: Queues,
+) -> None:
     pytest.importorskip("jsonschema_rs")
     schema = {"type": "object", "properties": {"amount": {"type": "number"}}}
     process(
@@ -76,7 +78,7 @@ def test_headers_and_schemas_are_checked(queues: Queues) -> None:
         process(queues, checks=[{"check": "schema", "schema": {"type": "nonsense"}}])
 
 
-def test_refusals_are_counted(queues: Queues) -> None:
+def test_admission_refusals_are_counted_in_an_event(queues: Queues) -> None:
     told: list[Event] = []
     queues.add_listener(told.extend)
     process(queues, checks=[{"check": "length", "max": 1}])
@@ -86,7 +88,7 @@ def test_refusals_are_counted(queues: Queues) -> None:
     assert MessagesRefused("mail", "unfit", 1) in told
 
 
-def test_a_queue_without_a_processor_takes_anything(queues: Queues) -> None:
+def test_admission_accepts_any_payload_in_a_queue_without_a_processor(queues: Queues) -> None:
     process(queues, "other", checks=[{"check": "length", "max": 1}])
     assert queues.publish("mail", EVERY_BYTE).duplicate is False
 
@@ -95,7 +97,9 @@ def test_a_queue_without_a_processor_takes_anything(queues: Queues) -> None:
 
 
 @pytest.mark.parametrize("integrity", ["none", "sha256"])
-def test_bytes_stay_as_they_are(queues: Queues, integrity: str) -> None:
+def test_integrity_leaves_payload_bytes_unchanged_and_stores_a_digest_only_for_sha256(
+    queues: Queues, integrity: str
+) -> None:
     process(queues, integrity=integrity, checks=[{"check": "length", "max": 300}], hooks=[])
     queues.publish_many("mail", PAYLOADS)
     deliveries = queues.lease("mail", 100)
@@ -106,7 +110,7 @@ def test_bytes_stay_as_they_are(queues: Queues, integrity: str) -> None:
     queues.ack([delivery.lease_id for delivery in deliveries])
 
 
-def test_a_digest_that_the_sender_gives_must_be_right(queues: Queues) -> None:
+def test_integrity_digest_given_by_the_sender_must_match_the_payload(queues: Queues) -> None:
     process(queues, integrity="sha256")
     right = sha256(b'{"a":1}').hexdigest()
     document = b'{"payloadSha256": "%s", "type": "t", "payload": {"a":1}}'
@@ -116,7 +120,7 @@ def test_a_digest_that_the_sender_gives_must_be_right(queues: Queues) -> None:
         queues.publish_text("mail", [document % b"00"])
 
 
-def test_older_messages_without_a_digest_are_delivered(queues: Queues) -> None:
+def test_integrity_delivers_older_messages_that_have_no_digest(queues: Queues) -> None:
     queues.publish("mail", b"before")
     process(queues, integrity="sha256")
     queues.publish("mail", b"after")
@@ -124,7 +128,9 @@ def test_older_messages_without_a_digest_are_delivered(queues: Queues) -> None:
 
 
 @pytest.mark.parametrize("enabled", [True, False], ids=["dead", "parked"])
-def test_a_payload_that_is_not_what_was_sent_is_never_handed_out(queues: Queues, enabled: bool) -> None:
+def test_integrity_never_delivers_a_damaged_payload_and_makes_it_dead_or_parked_as_corrupt(
+    queues: Queues, enabled: bool
+) -> None:
     told: list[Event] = []
     queues.add_listener(told.extend)
     queues.set_policy("mail", {"processor": {"integrity": "sha256"}, "dlq": {"enabled": enabled}})
@@ -151,7 +157,7 @@ def test_a_payload_that_is_not_what_was_sent_is_never_handed_out(queues: Queues,
 
 @pytest.mark.process
 @on_one_store
-def test_a_hook_says_yes_or_no(queues: Queues) -> None:
+def test_hook_accepts_or_refuses_a_message_and_a_failing_hook_is_reported(queues: Queues) -> None:
     process(queues, hooks=[hook("amount")])
     queues.publish("mail", {"amount": 5})
     with pytest.raises(Unfit, match=r"^payload\.amount: must not be negative \(message .*, check '.*hooks:amount'"):
@@ -165,7 +171,7 @@ def test_a_hook_says_yes_or_no(queues: Queues) -> None:
 
 @pytest.mark.process
 @on_one_store
-def test_what_a_hook_may_say(queues: Queues) -> None:
+def test_hook_results_and_exceptions_mean_accepted_refused_or_failed(queues: Queues) -> None:
     process(queues, hooks=[hook("says")])
     queues.publish_many("mail", [b"yes", b"nothing"])
     refused = {
@@ -184,7 +190,7 @@ def test_what_a_hook_may_say(queues: Queues) -> None:
 
 @pytest.mark.process
 @on_one_store
-def test_a_hook_that_is_none_is_named(queues: Queues) -> None:
+def test_hook_that_cannot_be_loaded_is_named_in_the_error(queues: Queues) -> None:
     for name in ("missing", "not_a_function"):
         process(queues, hooks=[hook(name)])
         with pytest.raises(HookFailed, match=f"hook .*:{name} cannot be loaded"):
@@ -192,13 +198,13 @@ def test_a_hook_that_is_none_is_named(queues: Queues) -> None:
 
 
 @on_one_store
-def test_only_allowed_hooks_can_be_set(queues: Queues) -> None:
+def test_hook_outside_the_allowed_modules_cannot_be_set_in_a_policy(queues: Queues) -> None:
     with pytest.raises(BadPolicy, match=r"hooks\[0\]\.hook: os:system may not run here: only those of tests"):
         process(queues, hooks=[{"hook": "os:system"}])
 
 
 @on_one_store
-def test_nor_run_where_they_were_set_by_another_hand(queues: Queues) -> None:
+def test_hook_outside_the_allowed_modules_is_not_run_when_set_directly_in_the_store(queues: Queues) -> None:
     queues.run(lambda transaction: transaction.set_policy("mail", '{"processor": {"hooks": [{"hook": "os:abort"}]}}'))
     with pytest.raises(HookFailed, match="os:abort may not run here"):
         queues.publish("mail", b"x")
@@ -208,7 +214,7 @@ def test_nor_run_where_they_were_set_by_another_hand(queues: Queues) -> None:
 
 
 @pytest.mark.process
-def test_a_hook_makes_a_new_message_that_names_its_cause(queues: Queues) -> None:
+def test_hook_produces_a_new_message_that_names_its_cause(queues: Queues) -> None:
     process(queues, hooks=[hook("shout", produces="loud")], integrity="sha256")
     queues.publish("mail", NewMessage(payload=b"hi \xff", trace_id="t-1", priority=3))
     [original] = queues.lease("mail", 10)
@@ -223,7 +229,7 @@ def test_a_hook_makes_a_new_message_that_names_its_cause(queues: Queues) -> None
 
 
 @pytest.mark.process
-def test_a_message_that_is_sent_again_makes_nothing_again(queues: Queues) -> None:
+def test_hook_produces_nothing_again_for_a_duplicate_message(queues: Queues) -> None:
     process(queues, hooks=[hook("split", produces="parts")])
     for _ in range(2):
         queues.publish("mail", NewMessage(payload=b"a,b", id="same"))
@@ -232,7 +238,7 @@ def test_a_message_that_is_sent_again_makes_nothing_again(queues: Queues) -> Non
 
 
 @pytest.mark.process
-def test_an_original_that_is_recorded_is_history(queues: Queues) -> None:
+def test_hook_with_original_record_keeps_the_original_as_history_and_needs_an_archive(queues: Queues) -> None:
     process(queues, hooks=[hook("shout", produces="loud", original="record")])
     queues.publish_many("mail", [NewMessage(payload=b"hi", delay=60, group="g"), b"quiet"])
     assert [one.payload for one in queues.lease("mail", 10)] == [b"quiet"]
@@ -252,7 +258,7 @@ def test_an_original_that_is_recorded_is_history(queues: Queues) -> None:
 
 @pytest.mark.process
 @on_one_store
-def test_new_messages_pass_the_processor_of_their_own_queue(queues: Queues) -> None:
+def test_hook_produced_messages_pass_the_processor_of_their_own_queue(queues: Queues) -> None:
     process(queues, hooks=[hook("shout", produces="loud")])
     process(queues, "loud", checks=[{"check": "length", "max": 3}], hooks=[hook("shout", produces="louder")])
     queues.publish("mail", b"abc")
@@ -264,7 +270,7 @@ def test_new_messages_pass_the_processor_of_their_own_queue(queues: Queues) -> N
 
 @pytest.mark.process
 @on_one_store
-def test_nothing_is_stored_where_a_new_message_cannot_be(queues: Queues) -> None:
+def test_hook_produced_message_that_cannot_be_stored_keeps_its_whole_batch_out(queues: Queues) -> None:
     process(queues, hooks=[hook("shout", produces="loud")])
     queues.set_policy("loud", {"quota": {"maxMessages": 1}})
     with pytest.raises(QuotaExceeded):
@@ -280,7 +286,7 @@ def test_nothing_is_stored_where_a_new_message_cannot_be(queues: Queues) -> None
 
 @pytest.mark.process
 @on_one_store
-def test_processors_that_go_round_are_refused(queues: Queues) -> None:
+def test_admission_refuses_processors_whose_hooks_form_a_cycle(queues: Queues) -> None:
     process(queues, hooks=[hook("shout", produces="loud")])
     process(queues, "loud", hooks=[hook("shout", produces="mail")])
     with pytest.raises(Unfit, match="go round: mail → loud → mail"):
@@ -292,7 +298,7 @@ def test_processors_that_go_round_are_refused(queues: Queues) -> None:
 
 
 @pytest.mark.process
-def test_messages_are_tried_without_being_stored(queues: Queues) -> None:
+def test_admission_dry_run_reports_verdicts_and_stores_nothing(queues: Queues) -> None:
     process(queues, checks=[{"check": "length", "max": 4}], hooks=[hook("shout", produces="loud")])
     report = queues.try_out("mail", [b"abc", b"12345"])
     assert (report["processor"], report["refused"]) == (True, 1)

@@ -38,7 +38,7 @@ def flip_files(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "spoil"), [("sqlite:queue.db", flip_sqlite), ("files:queues", flip_files)], ids=["sqlite", "files"]
 )
-def test_a_byte_that_changed_on_disk_is_never_handed_out(
+def test_integrity_never_delivers_a_payload_changed_on_disk_and_makes_it_a_dead_letter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, spoil: Callable[[Path], None]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -63,7 +63,7 @@ def test_a_byte_that_changed_on_disk_is_never_handed_out(
         assert queues.lease("mail", 10) == []
 
 
-def test_a_header_that_cannot_be_read_is_set_aside_too(tmp_path: Path) -> None:
+def test_integrity_makes_messages_with_an_unreadable_header_dead_letters(tmp_path: Path) -> None:
     with yirangmq.open(f"sqlite:{tmp_path / 'queue.db'}") as queues:
         queues.set_policy("mail", PROCESSED)
         queues.publish("mail", yirangmq.NewMessage(payload=b"x", type="spoilt"))
@@ -74,7 +74,7 @@ def test_a_header_that_cannot_be_read_is_set_aside_too(tmp_path: Path) -> None:
         assert queues.counts("mail").dead == 2
 
 
-def test_what_is_redriven_is_looked_at_again(tmp_path: Path) -> None:
+def test_redrive_of_a_damaged_message_checks_its_integrity_again(tmp_path: Path) -> None:
     url = f"sqlite:{tmp_path / 'queue.db'}"
     with yirangmq.open(url) as queues:
         queues.set_policy("mail", PROCESSED)

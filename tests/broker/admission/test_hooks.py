@@ -75,7 +75,7 @@ def number_in(path: Path) -> int:
     return int(path.read_text())
 
 
-def test_a_hook_that_hangs_is_cut_off(client: Client) -> None:
+def test_hook_that_hangs_is_stopped_at_its_timeout_and_the_next_message_is_accepted(client: Client) -> None:
     hooked(client, "hang", "hang", 0.3)
     with pytest.raises(HookFailed, match=r"^processor\.hooks: hook .*:hang was cut off after 0\.3 s \(message "):
         client.publish("hang", b"hang")
@@ -85,7 +85,7 @@ def test_a_hook_that_hangs_is_cut_off(client: Client) -> None:
     assert client.counts("hang").ready == 1
 
 
-def test_a_hook_that_always_hangs_is_not_tried_for_ever(client: Client) -> None:
+def test_hook_that_hangs_three_times_is_not_tried_for_the_rest_of_the_batch(client: Client) -> None:
     hooked(client, "hanging", "hang", 0.2)
     report = client.try_out("hanging", [b"hang"] * 6)
     words = [row["error"] for row in report["messages"]]
@@ -96,7 +96,9 @@ def test_a_hook_that_always_hangs_is_not_tried_for_ever(client: Client) -> None:
 @pytest.mark.parametrize(
     ("payload", "how"), [(b"exit", "with exit code 3"), (b"kill", "by SIGKILL")], ids=["exit", "kill"]
 )
-def test_a_hook_that_crashes_takes_nobody_with_it(client: Client, payload: bytes, how: str) -> None:
+def test_hook_process_that_crashes_fails_its_batch_and_no_other_message(
+    client: Client, payload: bytes, how: str
+) -> None:
     queue = f"die-{payload.decode()}"
     hooked(client, queue, "die")
     client.publish(queue, b"before")
@@ -106,7 +108,9 @@ def test_a_hook_that_crashes_takes_nobody_with_it(client: Client, payload: bytes
     assert [one.payload for one in client.lease(queue, 10)] == [b"before", b"after"]
 
 
-def test_a_hook_that_is_killed_from_outside_is_told(server: DaemonThread, client: Client, tmp_path: Path) -> None:
+def test_hook_process_killed_from_outside_is_reported_to_the_sender(
+    server: DaemonThread, client: Client, tmp_path: Path
+) -> None:
     hooked(client, "killed", "begun")
     sending = Sending(server.unix, "killed", bytes(tmp_path / "pid"))
     os.kill(number_in(tmp_path / "pid"), signal.SIGKILL)
@@ -116,7 +120,7 @@ def test_a_hook_that_is_killed_from_outside_is_told(server: DaemonThread, client
     assert client.counts("killed").published == 0
 
 
-def test_a_slow_queue_delays_no_other(server: DaemonThread, client: Client, tmp_path: Path) -> None:
+def test_hook_that_is_slow_delays_no_other_queue(server: DaemonThread, client: Client, tmp_path: Path) -> None:
     hooked(client, "slow", "wait")
     go = tmp_path / "go"
     sending = Sending(server.unix, "slow", bytes(go))
@@ -133,7 +137,9 @@ def test_a_slow_queue_delays_no_other(server: DaemonThread, client: Client, tmp_
     assert client.counts("slow").ready == 1
 
 
-def test_messages_of_one_queue_keep_their_order(server: DaemonThread, client: Client, tmp_path: Path) -> None:
+def test_hook_runs_in_parallel_keep_the_order_of_the_messages_of_a_queue(
+    server: DaemonThread, client: Client, tmp_path: Path
+) -> None:
     hooked(client, "order", "wait", workers=2)
     first, second = tmp_path / "first", tmp_path / "second"
     second.touch()
@@ -146,7 +152,7 @@ def test_messages_of_one_queue_keep_their_order(server: DaemonThread, client: Cl
     assert [one.payload for one in client.lease("order", 10)] == [bytes(first), bytes(second)]
 
 
-def test_what_waits_for_hooks_is_bounded(
+def test_hook_wait_queue_is_bounded_and_rejects_further_messages(
     server: DaemonThread, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workers, "MAX_WAITING", 2)
@@ -176,7 +182,7 @@ def _stopped(tmp_path: Path, stop: Callable[[Any], Any]) -> tuple[int, QueueErro
 
 
 @pytest.mark.parametrize("stop", [Daemon.kill, Daemon.stop], ids=["killed", "stopped"])
-def test_hooks_end_with_their_server(tmp_path: Path, stop: Callable[[Any], Any]) -> None:
+def test_hook_processes_end_when_their_server_is_killed_or_stopped(tmp_path: Path, stop: Callable[[Any], Any]) -> None:
     pid, error = _stopped(tmp_path, stop)
     assert error is not None
     until(lambda: is_gone(pid))

@@ -50,7 +50,7 @@ def has_digest(client: Client, queue: str) -> bool:
     return look.envelope is not None and "payloadSha256" in json.loads(look.envelope.header)
 
 
-def test_records_over_a_bridge_pass_the_chain_and_what_it_refuses_is_a_dead_letter(client: Client) -> None:
+def test_bridge_records_pass_the_processor_and_refused_records_become_dead_letters(client: Client) -> None:
     client.set_policy("mail", {"processor": CHAIN})
     client.call("bridge_add", name="feed", queue="mail", topics=["news"], groups=False)
     for payload in (b"fine", b"reason", b"x" * 101):
@@ -65,7 +65,7 @@ def test_records_over_a_bridge_pass_the_chain_and_what_it_refuses_is_a_dead_lett
     assert (child.payload, child.header["causation"]["queue"]) == (b"FINE", "mail")
 
 
-def test_the_message_of_a_schedule_passes_the_chain(client: Client) -> None:
+def test_schedule_messages_pass_the_processor_and_refused_messages_are_not_published(client: Client) -> None:
     def tick(name: str, message: object) -> dict[str, Any]:
         return {"name": name, "cron": "* * * * *", "timezone": "UTC", "message": message}
 

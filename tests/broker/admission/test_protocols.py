@@ -49,7 +49,9 @@ def door(request: pytest.FixtureRequest, server: DaemonThread) -> Iterator[Any]:
         door.close()
 
 
-def test_bytes_come_out_as_they_went_in(server: DaemonThread, client: Client, door: Any) -> None:
+def test_integrity_keeps_payload_bytes_unchanged_over_every_protocol(
+    server: DaemonThread, client: Client, door: Any
+) -> None:
     queue = f"bytes-{door.name}"
     for payload in PAYLOADS.values():
         door.send(queue, payload)
@@ -63,7 +65,7 @@ def _digest(header: str) -> str:
     return str(json.loads(header)["payloadSha256"])
 
 
-def test_what_a_check_refuses_is_refused_alike(client: Client, door: Any) -> None:
+def test_admission_check_refuses_the_same_payload_over_every_protocol(client: Client, door: Any) -> None:
     queue = f"checked-{door.name}"
     with pytest.raises(Refusal, match=r"payload: has 1001 bytes, not at most 1000.*check 'length' of queue"):
         door.send(queue, b"x" * 1001)
@@ -72,7 +74,7 @@ def test_what_a_check_refuses_is_refused_alike(client: Client, door: Any) -> Non
     assert client.counts(queue).ready == 1
 
 
-def test_a_queue_may_be_without_one_where_all_others_have_one(client: Client) -> None:
+def test_admission_processor_of_all_queues_can_be_switched_off_for_a_queue(client: Client) -> None:
     client.publish("free", b"x" * 1001)
     [look] = client.peek("free")
     assert look.envelope is not None
@@ -80,7 +82,7 @@ def test_a_queue_may_be_without_one_where_all_others_have_one(client: Client) ->
 
 
 @pytest.mark.process
-def test_a_hook_is_asked_at_every_door(client: Client, door: Any) -> None:
+def test_hook_runs_for_messages_published_over_every_protocol(client: Client, door: Any) -> None:
     queue = f"hooked-{door.name}"
     hooks: list[dict[str, Any]] = [{"hook": f"{MODULE}:{name}", "timeoutSec": 60} for name in ("says", "shout")]
     hooks[1]["produces"] = f"loud-{door.name}"
@@ -97,7 +99,9 @@ def test_a_hook_is_asked_at_every_door(client: Client, door: Any) -> None:
     assert door.take(queue) == b"fine \xff"
 
 
-def test_a_damaged_payload_is_handed_out_at_no_door(server: DaemonThread, client: Client, door: Any) -> None:
+def test_integrity_never_delivers_a_damaged_payload_over_any_protocol(
+    server: DaemonThread, client: Client, door: Any
+) -> None:
     queue = f"damaged-{door.name}"
     door.send(queue, b"first")
     [look] = client.peek(queue)
@@ -136,7 +140,7 @@ def _spoil(server: DaemonThread, queue: str, id: str) -> None:
 
 
 @pytest.mark.process
-def test_a_transaction_of_stomp_is_stored_whole_or_not_at_all(server: DaemonThread, client: Client) -> None:
+def test_stomp_transaction_with_a_hook_is_stored_completely_or_not_at_all(server: DaemonThread, client: Client) -> None:
     client.set_policy("tx", {"processor": {"hooks": [{"hook": f"{MODULE}:says", "timeoutSec": 60}]}})
     for bodies, stored in ([b"yes", b"reason"], 0), ([b"yes", b"fine"], 2):
         line = DOORS["stomp"](server)
@@ -154,7 +158,9 @@ def test_a_transaction_of_stomp_is_stored_whole_or_not_at_all(server: DaemonThre
 
 
 @pytest.mark.process
-def test_many_requests_at_once_each_have_their_own_answer(server: DaemonThread, client: Client) -> None:
+def test_pipelining_with_hooks_answers_each_request_and_keeps_the_order_of_the_messages(
+    server: DaemonThread, client: Client
+) -> None:
     client.set_policy("crowd", {"processor": {"hooks": [{"hook": f"{MODULE}:says", "timeoutSec": 60}], "workers": 2}})
     payloads = [b"reason" if number % 3 == 0 else b"fine %d" % number for number in range(30)]
     web = HttpDoor(server)
@@ -183,7 +189,9 @@ def _answer(stream: Any) -> tuple[int, bytes]:
     return status, stream.read(size)
 
 
-def test_processors_are_named_methods_of_the_server(server: DaemonThread, client: Client) -> None:
+def test_processor_methods_of_the_server_set_list_try_and_remove_a_processor(
+    server: DaemonThread, client: Client
+) -> None:
     shown = client.call("processor_set", queue="named", document={"checks": [{"check": "json"}]})
     assert shown["checks"] == [{"check": "json", "root": None}]
     rows = client.call("processors")
@@ -198,7 +206,9 @@ def test_processors_are_named_methods_of_the_server(server: DaemonThread, client
 
 
 @pytest.mark.process
-def test_policies_name_only_hooks_that_may_run(client: Client, tmp_path: Path) -> None:
+def test_hook_that_may_not_run_is_rejected_in_a_policy_and_a_missing_hook_fails_at_publish(
+    client: Client, tmp_path: Path
+) -> None:
     with pytest.raises(Exception, match="os:system may not run here"):
         client.set_policy("evil", {"processor": {"hooks": [{"hook": "os:system"}]}})
     client.set_policy("odd", {"processor": {"hooks": [{"hook": f"{MODULE}:missing"}]}})

@@ -23,14 +23,14 @@ def payloads(house: BridgeServer, queue: str) -> list[bytes]:
     return [one.envelope.payload for one in house.take(queue)]
 
 
-def test_a_record_becomes_a_message_with_the_same_bytes(house: BridgeServer) -> None:
+def test_bridge_turns_a_record_into_a_message_with_the_same_bytes(house: BridgeServer) -> None:
     house.add("b", "mail", "orders")
     house.publish(*(NewRecord("orders", payload) for payload in PAYLOADS))
     house.settle()
     assert payloads(house, "mail") == list(PAYLOADS)
 
 
-def test_bridges_that_were_stopped_go_on_where_they_were(house: BridgeServer) -> None:
+def test_bridge_continues_at_its_cursor_after_stop_and_start(house: BridgeServer) -> None:
     """As at a node of a pair that stood by and is active again."""
     house.add("b", "mail", "orders")
     house.publish(*numbered(2))
@@ -47,7 +47,7 @@ def test_bridges_that_were_stopped_go_on_where_they_were(house: BridgeServer) ->
     assert house.row("b")["delivered"] == 5
 
 
-def test_bridges_at_rest_hold_what_they_need_and_do_nothing(house: BridgeServer) -> None:
+def test_bridge_that_is_stopped_delivers_nothing_and_retains_the_log_it_needs(house: BridgeServer) -> None:
     house.add("b", "mail", "orders")
     house.bridges.stop()
     house.bridges.load()
@@ -61,7 +61,7 @@ def test_bridges_at_rest_hold_what_they_need_and_do_nothing(house: BridgeServer)
     assert payloads(house, "mail") == [b"0", b"1"]
 
 
-def test_key_headers_and_numbers_stand_in_the_envelope(house: BridgeServer) -> None:
+def test_bridge_puts_key_headers_and_sequences_into_the_envelope(house: BridgeServer) -> None:
     house.add("b", "mail")
     house.publish(NewRecord("orders", b"{}", "ann", {"priority": "no number", "서울": "x"}), NewRecord("t", b"1"))
     house.settle()
@@ -84,7 +84,7 @@ def test_key_headers_and_numbers_stand_in_the_envelope(house: BridgeServer) -> N
     assert second["attributes"] == {"topic": "t", "sequence": 2, "topicSequence": 1}
 
 
-def test_records_of_one_key_are_worked_on_one_at_a_time(house: BridgeServer) -> None:
+def test_bridge_delivers_records_of_the_same_key_one_at_a_time(house: BridgeServer) -> None:
     house.add("b", "mail")
     house.publish(*numbered(3, key="ann"), *numbered(1, begin=9, key="bob"))
     house.settle()
@@ -93,7 +93,7 @@ def test_records_of_one_key_are_worked_on_one_at_a_time(house: BridgeServer) -> 
     assert [one.envelope.payload for one in got] == [b"0", b"9"]
 
 
-def test_without_groups_they_are_worked_on_together(make_house: MakeHouse) -> None:
+def test_bridge_without_groups_delivers_records_of_a_key_together(make_house: MakeHouse) -> None:
     house = make_house()
     house.add("b", "mail", groups=False)
     house.publish(*numbered(3, key="ann"))
@@ -101,7 +101,7 @@ def test_without_groups_they_are_worked_on_together(make_house: MakeHouse) -> No
     assert house.counts("mail").ready == 3
 
 
-def test_a_key_too_long_for_a_group_is_one_all_the_same(make_house: MakeHouse) -> None:
+def test_bridge_with_a_key_longer_than_a_group_id_still_groups_its_records(make_house: MakeHouse) -> None:
     house = make_house()
     house.add("b", "mail")
     house.publish(NewRecord("t", b"1", "k" * (MAX_GROUP_CHARS + 1)), NewRecord("t", b"2", "k" * (MAX_GROUP_CHARS + 1)))
@@ -111,7 +111,7 @@ def test_a_key_too_long_for_a_group_is_one_all_the_same(make_house: MakeHouse) -
     assert payloads(house, "mail") == [b"1", b"2"]
 
 
-def test_each_group_of_consumers_has_a_queue_of_its_own(house: BridgeServer) -> None:
+def test_bridge_per_queue_gives_each_consumer_group_its_own_copy_of_matching_records(house: BridgeServer) -> None:
     house.add("a", "billing", "orders.*")
     house.add("b", "audit")
     house.publish(NewRecord("orders.new", b"1"), NewRecord("trades", b"2"), NewRecord("orders.eu.new", b"3"))
@@ -120,7 +120,7 @@ def test_each_group_of_consumers_has_a_queue_of_its_own(house: BridgeServer) -> 
     assert payloads(house, "audit") == [b"1", b"2", b"3"]
 
 
-def test_two_bridges_to_one_queue_bring_a_record_once(house: BridgeServer) -> None:
+def test_bridges_to_the_same_queue_deliver_a_record_once(house: BridgeServer) -> None:
     house.add("a", "all", "orders")
     house.add("b", "all", "orders", "trades")
     house.publish(*numbered(50), *numbered(50, "trades", 100))
@@ -129,7 +129,9 @@ def test_two_bridges_to_one_queue_bring_a_record_once(house: BridgeServer) -> No
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "files"])
-def test_a_server_killed_between_any_two_steps_brings_each_record_once(kind: str, make_house: MakeHouse) -> None:
+def test_bridge_delivers_each_record_once_when_the_server_is_killed_between_any_two_steps(
+    kind: str, make_house: MakeHouse
+) -> None:
     """The log and the queue share no transaction; the cursor and the messages do."""
     house = make_house(kind)
     house.add("b", "mail", "orders")
@@ -147,7 +149,7 @@ def test_a_server_killed_between_any_two_steps_brings_each_record_once(kind: str
     assert house.row("b")["lag"] == 0
 
 
-def test_a_commit_that_was_cut_off_left_neither_messages_nor_cursor(make_house: MakeHouse) -> None:
+def test_bridge_commit_that_is_cut_off_leaves_neither_messages_nor_cursor(make_house: MakeHouse) -> None:
     house = make_house("sqlite")
     house.add("b", "mail")
     house.publish(*numbered(5))
@@ -157,7 +159,7 @@ def test_a_commit_that_was_cut_off_left_neither_messages_nor_cursor(make_house: 
     assert payloads(house, "mail") == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_records_that_come_one_by_one_share_commits_and_the_first_does_not_wait(make_house: MakeHouse) -> None:
+def test_bridge_commits_single_records_together_without_delaying_the_first(make_house: MakeHouse) -> None:
     house = make_house()
     house.add("b", "mail")
     house.later(1)
@@ -173,7 +175,7 @@ def test_records_that_come_one_by_one_share_commits_and_the_first_does_not_wait(
     assert counts == [1, 19]
 
 
-def test_one_that_is_made_while_the_server_starts_is_at_work_once(make_house: MakeHouse) -> None:
+def test_bridge_added_while_the_server_starts_runs_only_once(make_house: MakeHouse) -> None:
     house = make_house("sqlite")
     new = read_new({"name": "b", "queue": "mail"})
     house.bridges.add(new, lambda row, error: None)
@@ -185,7 +187,7 @@ def test_one_that_is_made_while_the_server_starts_is_at_work_once(make_house: Ma
     assert payloads(house, "mail") == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_one_whose_cursor_somebody_else_moved_goes_on_from_there(house: BridgeServer) -> None:
+def test_bridge_continues_from_a_cursor_that_was_moved_from_outside(house: BridgeServer) -> None:
     row = house.add("b", "mail")
     moved = BridgeCursor(row["epoch"], 2, 7)
     house.publish(*numbered(2))
@@ -201,7 +203,7 @@ def test_one_whose_cursor_somebody_else_moved_goes_on_from_there(house: BridgeSe
     assert payloads(house, "mail") == [b"5"]
 
 
-def test_what_it_does_not_want_is_passed_over_and_noted(house: BridgeServer) -> None:
+def test_bridge_skips_records_of_other_topics_and_saves_its_cursor(house: BridgeServer) -> None:
     house.add("b", "mail", "orders")
     house.publish(*numbered(30, "trades"))
     house.settle()
@@ -212,7 +214,7 @@ def test_what_it_does_not_want_is_passed_over_and_noted(house: BridgeServer) -> 
     assert payloads(house, "mail") == []
 
 
-def test_it_begins_where_it_is_told_to(make_house: MakeHouse) -> None:
+def test_bridge_starts_at_the_end_the_beginning_a_sequence_or_a_time_as_configured(make_house: MakeHouse) -> None:
     house = make_house()
     house.publish(*numbered(3))
     house.settle()
@@ -233,7 +235,7 @@ def test_it_begins_where_it_is_told_to(make_house: MakeHouse) -> None:
     assert found["t"] == [b"3", b"4", b"5"]
 
 
-def test_a_queue_that_is_full_makes_it_wait_and_the_log_keeps_the_rest(house: BridgeServer) -> None:
+def test_bridge_waits_while_its_queue_is_full_and_delivers_the_rest_from_the_log_later(house: BridgeServer) -> None:
     house.add("b", "mail")
     house.policy("mail", '{"quota": {"maxMessages": 3}}')
     house.publish(*numbered(10))
@@ -249,7 +251,7 @@ def test_a_queue_that_is_full_makes_it_wait_and_the_log_keeps_the_rest(house: Br
     assert (house.row("b")["state"], house.row("b")["reason"]) == ("running", "")
 
 
-def test_a_disk_that_is_full_makes_it_wait(make_house: MakeHouse) -> None:
+def test_bridge_waits_while_the_disk_is_full_and_continues_later(make_house: MakeHouse) -> None:
     house = make_house()
     house.add("b", "mail")
     house.full = StoreFull("3 MiB left")
@@ -261,7 +263,7 @@ def test_a_disk_that_is_full_makes_it_wait(make_house: MakeHouse) -> None:
     assert payloads(house, "mail") == [b"0", b"1"]
 
 
-def test_a_record_that_the_queue_never_takes_becomes_a_dead_letter(house: BridgeServer) -> None:
+def test_bridge_turns_a_record_too_large_for_its_queue_into_a_dead_letter(house: BridgeServer) -> None:
     house.add("b", "mail")
     house.policy("mail", '{"maxBytes": 10}')
     house.publish(NewRecord("t", b"1"), NewRecord("t", b"x" * 11), NewRecord("t", b"2"))
@@ -271,7 +273,7 @@ def test_a_record_that_the_queue_never_takes_becomes_a_dead_letter(house: Bridge
     assert (house.row("b")["delivered"], house.row("b")["refused"]) == (3, 1)
 
 
-def test_a_record_that_a_processor_refuses_becomes_a_dead_letter(house: BridgeServer) -> None:
+def test_bridge_turns_a_record_refused_by_a_processor_into_a_dead_letter(house: BridgeServer) -> None:
     house.add("b", "mail")
     house.policy("mail", '{"processor": {"integrity": "sha256", "checks": [{"check": "length", "max": 1}]}}')
     house.publish(NewRecord("t", b"1"), NewRecord("t", b"22"), NewRecord("t", b"3"))
@@ -281,7 +283,7 @@ def test_a_record_that_a_processor_refuses_becomes_a_dead_letter(house: BridgeSe
     assert (house.row("b")["state"], house.row("b")["refused"]) == ("running", 1)
 
 
-def test_pause_lasts_and_resume_goes_on_where_it_was(house: BridgeServer) -> None:
+def test_bridge_pause_survives_a_restart_and_resume_continues_at_the_cursor(house: BridgeServer) -> None:
     house.add("b", "mail")
     house.publish(*numbered(2))
     house.settle()
@@ -295,7 +297,7 @@ def test_pause_lasts_and_resume_goes_on_where_it_was(house: BridgeServer) -> Non
     assert payloads(house, "mail") == [b"2", b"3"]
 
 
-def test_one_that_is_removed_is_forgotten_and_its_messages_stay(house: BridgeServer) -> None:
+def test_bridge_that_is_removed_stays_removed_after_a_restart_and_its_messages_stay(house: BridgeServer) -> None:
     house.add("b", "mail")
     house.publish(*numbered(2))
     house.settle()
@@ -309,7 +311,7 @@ def test_one_that_is_removed_is_forgotten_and_its_messages_stay(house: BridgeSer
         house.row("b")
 
 
-def test_the_same_one_again_is_there_already_and_another_is_refused(make_house: MakeHouse) -> None:
+def test_bridge_added_again_is_unchanged_and_another_of_the_same_name_is_rejected(make_house: MakeHouse) -> None:
     house = make_house()
     first = house.add("b", "mail", "orders")
     assert house.add("b", "mail", "orders") == first
@@ -331,7 +333,7 @@ def test_the_same_one_again_is_there_already_and_another_is_refused(make_house: 
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_definition_that_cannot_be_is_refused_by_its_field(given: dict[str, object], field: str) -> None:
+def test_bridge_definition_that_is_invalid_is_rejected_with_its_field(given: dict[str, object], field: str) -> None:
     with pytest.raises(BadInput) as caught:
         read_new(given)
     assert caught.value.field == field
@@ -344,7 +346,7 @@ def keeping_little(**more: object) -> dict[str, object]:
     return {"settings": small(retention=Retention(None, 1), cursor_seconds=100.0, **more)}
 
 
-def test_the_log_keeps_what_it_needs(make_house: MakeHouse) -> None:
+def test_bridge_retains_the_log_segments_it_still_needs(make_house: MakeHouse) -> None:
     house = make_house(**keeping_little())
     house.add("b", "mail")
     house.full = StoreFull("no room")
@@ -358,7 +360,9 @@ def test_the_log_keeps_what_it_needs(make_house: MakeHouse) -> None:
     assert house.trim() > 1
 
 
-def test_one_that_is_paused_holds_the_log_for_a_while_only_and_then_says_what_is_gone(make_house: MakeHouse) -> None:
+def test_bridge_that_is_paused_retains_the_log_for_a_limited_time_and_then_reports_the_gap(
+    make_house: MakeHouse,
+) -> None:
     house = make_house(**keeping_little())
     house.add("b", "mail")
     house.told(house.bridges.pause, "b")
@@ -378,7 +382,7 @@ def test_one_that_is_paused_holds_the_log_for_a_while_only_and_then_says_what_is
     assert len(payloads(house, "mail")) == 60 - first + 1
 
 
-def test_a_sequence_that_is_gone_is_refused_at_once(make_house: MakeHouse) -> None:
+def test_bridge_start_at_a_retired_sequence_is_rejected_when_it_is_added(make_house: MakeHouse) -> None:
     house = make_house(**keeping_little())
     for _ in range(60):
         house.publish(NewRecord("t", b"x" * 500))
@@ -389,7 +393,7 @@ def test_a_sequence_that_is_gone_is_refused_at_once(make_house: MakeHouse) -> No
     assert house.bridges.rows() == []
 
 
-def test_another_log_is_never_mistaken_for_the_one_it_knows(make_house: MakeHouse) -> None:
+def test_bridge_stops_with_a_reason_when_its_log_was_replaced_by_a_new_log(make_house: MakeHouse) -> None:
     house = make_house("sqlite")
     house.add("b", "mail")
     house.publish(*numbered(3))
@@ -407,7 +411,7 @@ def test_another_log_is_never_mistaken_for_the_one_it_knows(make_house: MakeHous
 # -- settings and events ----------------------------------------------------------------------------------------------
 
 
-def test_those_of_the_settings_are_made_changed_and_keep_their_place(make_house: MakeHouse) -> None:
+def test_bridge_from_the_settings_is_created_then_updated_and_keeps_its_cursor(make_house: MakeHouse) -> None:
     house = make_house("sqlite")
     house.start(read_new({"name": "b", "queue": "mail", "topics": ["orders"]}))
     house.settle()
@@ -421,7 +425,7 @@ def test_those_of_the_settings_are_made_changed_and_keep_their_place(make_house:
     assert payloads(house, "mail") == [b"0", b"1", b"7"]
 
 
-def test_events_of_queues_are_records_and_never_feed_themselves(make_house: MakeHouse) -> None:
+def test_bridge_of_the_events_topic_delivers_queue_events_without_feeding_itself(make_house: MakeHouse) -> None:
     house = make_house(events="happenings")
     house.add("watch", "watched", "happenings")
     house.add("b", "mail", "orders")
@@ -439,7 +443,7 @@ def test_events_of_queues_are_records_and_never_feed_themselves(make_house: Make
     assert all(b'"queue":"mail"' in one.payload for one in told)
 
 
-def test_events_that_cannot_be_told_are_counted_and_told_later(
+def test_events_topic_counts_missed_events_and_reports_them_in_a_later_record(
     make_house: MakeHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("yirangmq.admin.bridges.MAX_PENDING_EVENTS", 1)
@@ -478,6 +482,6 @@ def test_health_bridge_is_degraded_while_it_waits_and_metrics_count_it(make_hous
     assert calls.samples()["yirangmq_bridge_records_total"] == [({"bridge": "b"}, 5)]
 
 
-def test_a_server_without_topics_has_no_bridges() -> None:
+def test_bridge_status_is_empty_on_a_server_without_topics() -> None:
     calls = BridgeMethods(None)
     assert (calls.facts(), calls.reasons(), calls.samples()) == (None, [], {})

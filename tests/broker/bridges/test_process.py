@@ -34,7 +34,7 @@ def publish_until(server: Daemon, stop: threading.Event, told: list[str]) -> Non
             stop.wait(0.01)
 
 
-def test_every_record_is_in_the_queue_once_though_the_server_is_killed(tmp_path: Path) -> None:
+def test_bridge_delivers_every_record_once_though_the_server_is_killed_repeatedly(tmp_path: Path) -> None:
     chance, stop = random.Random(20260113), threading.Event()
     told: list[str] = []
     with daemon(tmp_path, "--http", "127.0.0.1:0") as server:
@@ -67,7 +67,7 @@ def test_every_record_is_in_the_queue_once_though_the_server_is_killed(tmp_path:
     assert found == wanted
 
 
-def test_http_and_the_command_line_steer_it(tmp_path: Path) -> None:
+def test_bridge_is_controlled_over_http_and_by_the_command_line(tmp_path: Path) -> None:
     with daemon(tmp_path, "--http", "127.0.0.1:0", "--events-topic", "happenings") as server:
 
         def bridge(*words: str) -> dict[str, Any]:

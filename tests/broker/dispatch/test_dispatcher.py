@@ -22,7 +22,7 @@ def numbered(first: int, last: int) -> list[bytes]:
 # -- strategy by strategy ---------------------------------------------------------------------------------------------
 
 
-def test_one_message_each_in_turn(server: Server, client: Client) -> None:
+def test_dispatch_strategy_round_robin_gives_each_consumer_a_message_in_turn(server: Server, client: Client) -> None:
     dispatch(client, "round_robin")
     a, b, c = (Consumer(server, name) for name in ("a", "b", "c"))
     client.publish("mail", *numbered(0, 7))
@@ -34,7 +34,9 @@ def test_one_message_each_in_turn(server: Server, client: Client) -> None:
     assert [one.look() for one in (a, c)] == [[b"9"], [b"8"]]
 
 
-def test_a_full_consumer_is_passed_over_and_nothing_waits_for_it(server: Server, client: Client) -> None:
+def test_dispatch_strategy_round_robin_skips_a_consumer_without_credit_and_delays_no_message(
+    server: Server, client: Client
+) -> None:
     dispatch(client, "round_robin")
     a, b = Consumer(server, "a", credit=1), Consumer(server, "b", credit=10)
     client.publish("mail", *numbered(0, 6))
@@ -45,14 +47,14 @@ def test_a_full_consumer_is_passed_over_and_nothing_waits_for_it(server: Server,
     assert a.look() == [b"11"]
 
 
-def test_shares_follow_the_weights(server: Server, client: Client) -> None:
+def test_dispatch_strategy_priority_shares_messages_by_weight(server: Server, client: Client) -> None:
     dispatch(client, "priority", weights={"big": 3, "idle": 0})
     big, small, idle = (Consumer(server, name) for name in ("big", "small", "idle"))
     client.publish("mail", *numbered(0, 40))
     assert [len(one.look()) for one in (big, small, idle)] == [30, 10, 0]
 
 
-def test_by_lot_everybody_gets_some(server: Server, client: Client) -> None:
+def test_dispatch_strategy_random_gives_every_consumer_a_share(server: Server, client: Client) -> None:
     dispatch(client, "random")
     crowd = [Consumer(server, name) for name in ("a", "b", "c")]
     client.publish("mail", *numbered(0, 90))
@@ -61,7 +63,9 @@ def test_by_lot_everybody_gets_some(server: Server, client: Client) -> None:
     assert sorted([one for share in shares for one in share], key=int) == numbered(0, 90)
 
 
-def test_the_one_with_the_fewest_in_hand_gets_the_next(server: Server, client: Client) -> None:
+def test_dispatch_strategy_load_balance_prefers_the_consumer_with_the_fewest_leases(
+    server: Server, client: Client
+) -> None:
     dispatch(client, "load_balance")
     a, b = Consumer(server, "a"), Consumer(server, "b")
     client.publish("mail", *numbered(0, 4))
@@ -74,7 +78,7 @@ def test_the_one_with_the_fewest_in_hand_gets_the_next(server: Server, client: C
     assert (len(a.look()), len(b.look())) == (0, 1)
 
 
-def test_what_was_in_hand_before_a_restart_counts(server: Server, client: Client) -> None:
+def test_dispatch_strategy_load_balance_counts_leases_from_before_a_restart(server: Server, client: Client) -> None:
     dispatch(client, "load_balance")
     client.publish("mail", *numbered(0, 3))
     old = client.ask(FrameKind.LEASE, messages.Lease("mail", 3, 0, None, "a")).value.messages
@@ -86,7 +90,7 @@ def test_what_was_in_hand_before_a_restart_counts(server: Server, client: Client
     assert (a.look(), len(b.look())) == ([], 3)
 
 
-def test_the_same_key_goes_to_the_same_consumer(server: Server, client: Client) -> None:
+def test_dispatch_strategy_key_hash_gives_a_key_to_the_same_consumer(server: Server, client: Client) -> None:
     dispatch(client, "key_hash", key="account")
     crowd = [Consumer(server, name) for name in ("a", "b", "c")]
     for n in range(60):
@@ -98,7 +102,9 @@ def test_the_same_key_goes_to_the_same_consumer(server: Server, client: Client) 
     assert sum(len(one.got) for one in crowd) == 60
 
 
-def test_keys_of_one_that_is_gone_move_and_those_of_one_that_is_full_wait(server: Server, client: Client) -> None:
+def test_dispatch_strategy_key_hash_moves_keys_of_an_absent_consumer_and_waits_for_a_full_consumer(
+    server: Server, client: Client
+) -> None:
     dispatch(client, "key_hash")
     a, b = Consumer(server, "a", credit=1), Consumer(server, "b")
     mine = [f"g{n}" for n in range(99) if owner(f"group {validation.line_of(f'g{n}')}", ("a", "b")) == "a"][:3]
@@ -115,7 +121,7 @@ def test_keys_of_one_that_is_gone_move_and_those_of_one_that_is_full_wait(server
 # -- strict order -----------------------------------------------------------------------------------------------------
 
 
-def test_strictly_one_after_the_other(server: Server, client: Client) -> None:
+def test_dispatch_strategy_ordered_delivers_one_message_at_a_time_in_order(server: Server, client: Client) -> None:
     dispatch(client, "ordered")
     a, b = Consumer(server, "a"), Consumer(server, "b")
     client.publish("mail", *numbered(0, 5))
@@ -131,7 +137,7 @@ def test_strictly_one_after_the_other(server: Server, client: Client) -> None:
     assert order == numbered(0, 5)
 
 
-def test_a_message_that_is_tried_again_holds_the_others_back(server: Server, client: Client) -> None:
+def test_dispatch_strategy_ordered_holds_later_messages_back_during_a_retry(server: Server, client: Client) -> None:
     client.call("set_policy", queue="mail", document={"retry": {"limit": 2, "backoff": "fixed", "initialDelaySec": 5}})
     dispatch(client, "ordered")
     a = Consumer(server, "a")
@@ -152,7 +158,9 @@ def test_a_message_that_is_tried_again_holds_the_others_back(server: Server, cli
     assert a.got[-3:] == [b"urgent", b"1", b"2"]
 
 
-def test_order_holds_after_a_restart_and_for_leases_that_lapse(server: Server, client: Client) -> None:
+def test_dispatch_strategy_ordered_keeps_the_order_after_a_restart_and_an_expired_lease(
+    server: Server, client: Client
+) -> None:
     client.call("set_policy", queue="mail", document={"visibilityTimeoutSec": 10})
     dispatch(client, "ordered")
     client.publish("mail", *numbered(0, 3))
@@ -173,7 +181,9 @@ def test_order_holds_after_a_restart_and_for_leases_that_lapse(server: Server, c
 # -- broadcast --------------------------------------------------------------------------------------------------------
 
 
-def test_everybody_gets_a_copy_with_its_own_ack_and_retry(server: Server, client: Client) -> None:
+def test_dispatch_strategy_broadcast_gives_each_consumer_a_copy_with_its_own_ack_and_retry(
+    server: Server, client: Client
+) -> None:
     dispatch(client, "broadcast")
     a, b = Consumer(server, "a"), Consumer(server, "b")
     client.publish("mail", b"1", b"2")
@@ -188,7 +198,9 @@ def test_everybody_gets_a_copy_with_its_own_ack_and_retry(server: Server, client
     assert (counts["ready"], counts["leased"], counts["dead"], counts["done"]) == (0, 0, 0, 6)
 
 
-def test_a_copy_names_what_it_is_a_copy_of_and_who_it_is_for(server: Server, client: Client) -> None:
+def test_dispatch_strategy_broadcast_copy_names_its_original_and_its_target_consumer(
+    server: Server, client: Client
+) -> None:
     dispatch(client, "broadcast")
     a = Consumer(server, "a")
     client.publish("mail", b"1", attributes={"x": 1}, deduplicationKey="d", groupId="g")
@@ -198,7 +210,7 @@ def test_a_copy_names_what_it_is_a_copy_of_and_who_it_is_for(server: Server, cli
     assert header["copyOf"] == a.held[0].id.rpartition(".")[0]
 
 
-def test_while_nobody_is_there_messages_wait_and_late_comers_get_what_comes_after(
+def test_dispatch_strategy_broadcast_waits_for_a_consumer_and_late_joiners_get_only_new_messages(
     server: Server, client: Client
 ) -> None:
     dispatch(client, "broadcast")
@@ -210,7 +222,9 @@ def test_while_nobody_is_there_messages_wait_and_late_comers_get_what_comes_afte
     assert (a.look(), b.look()) == ([b"late"], [b"late"])
 
 
-def test_registered_ones_find_their_copies_when_they_come_also_after_a_restart(server: Server, client: Client) -> None:
+def test_dispatch_strategy_broadcast_keeps_copies_for_registered_consumers_over_a_restart(
+    server: Server, client: Client
+) -> None:
     dispatch(client, "broadcast", graceSec=5)
     assert client.call("dispatch_register", queue="mail", consumer="ledger") is True
     assert client.call("dispatch_register", queue="mail", consumer="ledger") is False
@@ -229,7 +243,9 @@ def test_registered_ones_find_their_copies_when_they_come_also_after_a_restart(s
     assert again.look() == [b"2"], "a was there a moment before the restart: its copy waited"
 
 
-def test_copies_of_one_that_is_gone_are_among_the_dead_letters(server: Server, client: Client) -> None:
+def test_dispatch_strategy_broadcast_copies_of_an_absent_consumer_become_dead_letters(
+    server: Server, client: Client
+) -> None:
     dispatch(client, "broadcast", graceSec=5)
     a, b = Consumer(server, "a", credit=1), Consumer(server, "b")
     client.publish("mail", b"1", b"2", b"3")
@@ -246,7 +262,9 @@ def test_copies_of_one_that_is_gone_are_among_the_dead_letters(server: Server, c
     assert b.look() == [b"4"]
 
 
-def test_who_asks_without_waiting_gets_its_copies_too(server: Server, client: Client) -> None:
+def test_dispatch_strategy_broadcast_gives_copies_to_a_consumer_that_polls_without_waiting(
+    server: Server, client: Client
+) -> None:
     dispatch(client, "broadcast")
     assert client.ask(FrameKind.LEASE, messages.Lease("mail", 5, 0, None, "poller")).value.messages == []
     a = Consumer(server, "a")
@@ -259,7 +277,9 @@ def test_who_asks_without_waiting_gets_its_copies_too(server: Server, client: Cl
 
 
 @pytest.mark.parametrize("strategy", [*Strategy])
-def test_what_is_for_one_alone_reaches_that_one(server: Server, client: Client, strategy: str) -> None:
+def test_dispatch_strategy_of_every_kind_delivers_a_targeted_message_only_to_its_consumer(
+    server: Server, client: Client, strategy: str
+) -> None:
     dispatch(client, strategy)
     a, b = Consumer(server, "a"), Consumer(server, "b")
     client.publish("mail", b"for b", targetConsumerId="b")
@@ -267,7 +287,9 @@ def test_what_is_for_one_alone_reaches_that_one(server: Server, client: Client, 
 
 
 @pytest.mark.parametrize("strategy", [*Strategy])
-def test_a_paused_queue_gives_nothing(server: Server, client: Client, strategy: str) -> None:
+def test_dispatch_strategy_of_every_kind_delivers_nothing_from_a_paused_queue(
+    server: Server, client: Client, strategy: str
+) -> None:
     dispatch(client, strategy)
     a = Consumer(server, "a")
     client.call("queue_pause", queue="mail")
@@ -278,7 +300,9 @@ def test_a_paused_queue_gives_nothing(server: Server, client: Client, strategy: 
 
 
 @pytest.mark.parametrize("strategy", [*Strategy])
-def test_waiting_leases_are_served_by_each_strategy(server: Server, client: Client, strategy: str) -> None:
+def test_dispatch_strategy_of_every_kind_serves_waiting_lease_requests(
+    server: Server, client: Client, strategy: str
+) -> None:
     dispatch(client, strategy)
     number = client.send(FrameKind.LEASE, messages.Lease("mail", 5, 30_000, None, "poller"))
     server.turn()
@@ -286,7 +310,9 @@ def test_waiting_leases_are_served_by_each_strategy(server: Server, client: Clie
     assert [one.payload for answer in client.heard(number) for one in answer.value.messages] == [b"1"]
 
 
-def test_every_strategy_can_follow_every_other_and_nothing_is_lost(server: Server, client: Client) -> None:
+def test_dispatch_strategy_changes_through_all_but_broadcast_lose_and_duplicate_no_message(
+    server: Server, client: Client
+) -> None:
     a, b = Consumer(server, "a", credit=3), Consumer(server, "b", credit=3)
     sent, got = 0, Counter[bytes]()
     plan = [one for one in Strategy if one is not Strategy.BROADCAST]
@@ -306,7 +332,9 @@ def test_every_strategy_can_follow_every_other_and_nothing_is_lost(server: Serve
     assert client.call("counts", queue="mail")["done"] == sent
 
 
-def test_copies_made_before_a_switch_still_reach_whom_they_are_for(server: Server, client: Client) -> None:
+def test_dispatch_strategy_change_from_broadcast_still_delivers_copies_to_their_consumers(
+    server: Server, client: Client
+) -> None:
     dispatch(client, "broadcast")
     a, b = Consumer(server, "a", credit=1), Consumer(server, "b", credit=1)
     client.publish("mail", b"1", b"2")
@@ -320,7 +348,7 @@ def test_copies_made_before_a_switch_still_reach_whom_they_are_for(server: Serve
 # -- looking, and what is refused -------------------------------------------------------------------------------------
 
 
-def test_the_view_says_who_is_there_and_what_each_holds(server: Server, client: Client) -> None:
+def test_dispatch_status_lists_the_consumers_with_their_leases_and_weights(server: Server, client: Client) -> None:
     dispatch(client, "key_hash", weights={"a": 2})
     a = Consumer(server, "a")
     client.call("dispatch_register", queue="mail", consumer="z")
@@ -338,7 +366,7 @@ def test_the_view_says_who_is_there_and_what_each_holds(server: Server, client: 
     assert client.call("status")["queues"][0]["strategy"] == "key_hash"
 
 
-def test_deliveries_are_recorded_with_their_times(server: Server, client: Client) -> None:
+def test_dispatch_deliveries_are_recorded_with_status_and_times(server: Server, client: Client) -> None:
     client.call("set_policy", queue="mail", document={"visibilityTimeoutSec": 10, "retry": {"initialDelaySec": 1}})
     dispatch(client, "first_available")
     a = Consumer(server, "a", credit=1)
@@ -366,7 +394,7 @@ def test_deliveries_are_recorded_with_their_times(server: Server, client: Client
     assert client.call("deliveries", queue="other") == []
 
 
-def test_a_queue_without_a_strategy_records_nothing(server: Server, client: Client) -> None:
+def test_dispatch_deliveries_are_not_recorded_in_a_queue_without_a_strategy(server: Server, client: Client) -> None:
     a = Consumer(server, "a")
     client.publish("mail", b"1")
     a.ack()
@@ -374,7 +402,7 @@ def test_a_queue_without_a_strategy_records_nothing(server: Server, client: Clie
     assert client.call("dispatch", queue="mail")["strategy"] is None
 
 
-def test_outcomes_are_told_to_a_queue_in_the_same_commit(server: Server, client: Client) -> None:
+def test_dispatch_outcomes_of_ack_and_nack_are_published_to_the_outcomes_queue(server: Server, client: Client) -> None:
     dispatch(client, "round_robin", outcomes="told")
     a = Consumer(server, "a")
     client.publish("mail", b"1", b"2")
@@ -388,7 +416,7 @@ def test_outcomes_are_told_to_a_queue_in_the_same_commit(server: Server, client:
     assert told[1]["reason"] == "REJECTED"
 
 
-def test_outcomes_that_cannot_be_told_fail_no_delivery(server: Server, client: Client) -> None:
+def test_dispatch_outcomes_that_cannot_be_published_fail_no_delivery(server: Server, client: Client) -> None:
     client.call("set_policy", queue="told", document={"quota": {"maxMessages": 1}})
     dispatch(client, "round_robin", outcomes="told")
     a = Consumer(server, "a")
@@ -407,7 +435,9 @@ def test_outcomes_that_cannot_be_told_fail_no_delivery(server: Server, client: C
         ({"outcomes": "mail"}, "dispatch.outcomes"),
     ],
 )
-def test_a_bad_word_changes_nothing(client: Client, members: dict[str, Any], field: str) -> None:
+def test_dispatch_settings_with_an_invalid_member_are_rejected_and_change_nothing(
+    client: Client, members: dict[str, Any], field: str
+) -> None:
     dispatch(client, "ordered")
     with pytest.raises((BadPolicy, BadInput)) as refused:
         client.call("dispatch_set", queue="mail", members=members)
@@ -415,12 +445,14 @@ def test_a_bad_word_changes_nothing(client: Client, members: dict[str, Any], fie
     assert client.call("dispatch", queue="mail")["strategy"] == "ordered"
 
 
-def test_nobody_is_registered_at_a_queue_that_is_not_there(client: Client) -> None:
+def test_dispatch_registration_at_an_unknown_queue_is_rejected(client: Client) -> None:
     with pytest.raises(NotFound):
         client.call("dispatch_register", queue="mail", consumer="a")
 
 
-def test_a_deleted_queue_has_no_consumers_when_it_comes_again(server: Server, client: Client) -> None:
+def test_dispatch_registrations_are_gone_after_the_queue_is_deleted_and_created_again(
+    server: Server, client: Client
+) -> None:
     dispatch(client, "broadcast")
     client.publish("mail", b"1")
     client.call("dispatch_register", queue="mail", consumer="a")
@@ -429,5 +461,5 @@ def test_a_deleted_queue_has_no_consumers_when_it_comes_again(server: Server, cl
     assert client.call("dispatch", queue="mail")["consumers"] == []
 
 
-def test_one_who_waits_once_is_known_as_such() -> None:
+def test_waiter_for_a_single_lease_request_is_a_poll() -> None:
     assert PendingLeaseRequest("mail", "a", None, 1, lambda got: True).is_poll

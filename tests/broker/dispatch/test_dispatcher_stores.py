@@ -14,7 +14,7 @@ def reopened(place: Place, server: Server, later_ms: int = 0) -> tuple[Server, C
     return made, made.client()
 
 
-def test_copies_wait_for_their_consumers_in_every_store(place: Place) -> None:
+def test_dispatch_strategy_broadcast_copies_wait_for_their_consumers_in_every_store(place: Place) -> None:
     server = Server(place.open())
     client = server.client()
     dispatch(client, "broadcast", graceSec=5)
@@ -39,7 +39,7 @@ def test_copies_wait_for_their_consumers_in_every_store(place: Place) -> None:
     assert (counts["ready"] + counts["leased"] + counts["held"], counts["dead"]) == (0, 3), "audit's are dead letters"
 
 
-def test_strict_order_outlives_the_server_in_every_store(place: Place) -> None:
+def test_dispatch_strategy_ordered_keeps_its_order_after_a_restart_in_every_store(place: Place) -> None:
     server = Server(place.open())
     client = server.client()
     dispatch(client, "ordered")
@@ -56,7 +56,9 @@ def test_strict_order_outlives_the_server_in_every_store(place: Place) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["round_robin", "random", "priority", "load_balance", "key_hash"])
-def test_messages_are_shared_out_and_settled_in_every_store(place: Place, strategy: str) -> None:
+def test_dispatch_strategy_shares_out_all_messages_and_counts_their_acks_in_every_store(
+    place: Place, strategy: str
+) -> None:
     server = Server(place.open())
     client = server.client()
     dispatch(client, strategy)

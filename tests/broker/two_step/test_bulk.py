@@ -30,7 +30,7 @@ def listed(counter: Counter, limit: int = 3) -> list[str]:
     return found
 
 
-def test_failed_messages_are_listed_oldest_failure_first(counter: Counter) -> None:
+def test_dead_letter_list_starts_with_the_oldest_failure(counter: Counter) -> None:
     ids = fail_many(counter, 7)
     assert sorted(listed(counter)) == sorted(ids)
     counter.renew(ids[0])
@@ -40,7 +40,7 @@ def test_failed_messages_are_listed_oldest_failure_first(counter: Counter) -> No
     assert listed(counter)[-1] == ids[0]
 
 
-def test_those_set_aside_are_listed_last_and_stay_where_they_are(counter: Counter) -> None:
+def test_quarantine_lists_parked_messages_last_and_redrive_all_leaves_them_parked(counter: Counter) -> None:
     ids = fail_many(counter, 4)
     DeadLetters(counter.queues).quarantine("mail", ids=[ids[1]])
     assert listed(counter)[-1] == ids[1]
@@ -51,14 +51,14 @@ def test_those_set_aside_are_listed_last_and_stay_where_they_are(counter: Counte
     assert counter.stats() == {"ready": 4}
 
 
-def test_all_are_renewed_in_order_of_first_arrival(counter: Counter) -> None:
+def test_redrive_all_keeps_the_order_of_first_arrival(counter: Counter) -> None:
     ids = fail_many(counter, 7)
     other = counter.put(b"other")
     assert counter.queues.bulk.redrive_failed("mail") == 7
     assert counter.ordered() == [other, *ids]
 
 
-def test_more_than_a_page_is_renewed_and_abandoned(counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redrive_all_and_abandon_all_handle_more_than_a_page(counter: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "PER_PAGE", 5)
     for queue in ("mail", "other"):
         counter.queues.publish_many(queue, [b"%d" % number for number in range(21)])
@@ -70,14 +70,14 @@ def test_more_than_a_page_is_renewed_and_abandoned(counter: Counter, monkeypatch
     assert counter.queues.bulk.drop_failed("other") == 0
 
 
-def test_an_abandoned_one_may_be_abandoned_again(counter: Counter) -> None:
+def test_abandon_can_be_repeated_after_abandon_all(counter: Counter) -> None:
     [id] = fail_many(counter, 1)
     counter.queues.bulk.drop_failed("mail")
     counter.abandon(id)
     assert listed(counter) == []
 
 
-def test_dead_letters_of_another_queue_are_not_ours(counter: Counter) -> None:
+def test_redrive_all_and_abandon_all_ignore_dead_letters_of_another_queue_listed_here(counter: Counter) -> None:
     """Though they are listed under our name elsewhere."""
     counter.queues.set_policy("source", {"dlq": {"queue": "mail"}})
     fail_many(counter, 2, "source")
@@ -88,7 +88,7 @@ def test_dead_letters_of_another_queue_are_not_ours(counter: Counter) -> None:
 
 
 @pytest.mark.parametrize("page", [10, 500])
-def test_a_cleared_queue_is_empty_and_keeps_its_policy(
+def test_clear_empties_a_queue_and_keeps_its_policy(
     counter: Counter, page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "PER_PAGE", page)
@@ -109,7 +109,7 @@ def test_a_cleared_queue_is_empty_and_keeps_its_policy(
     assert list(counter.store.check(repair=False)) == []
 
 
-def test_an_unknown_queue_can_be_cleared_and_stays_unknown(counter: Counter) -> None:
+def test_clear_of_an_unknown_queue_succeeds_and_creates_no_queue(counter: Counter) -> None:
     counter.queues.bulk.clear("nowhere")
     assert counter.queues.queues() == []
 
@@ -118,7 +118,9 @@ TIMES = {"draftSec": ("draft", 60_000), "claimSec": ("claimed", 60_000), "active
 
 
 @pytest.mark.parametrize("member", TIMES)
-def test_a_changed_time_out_is_that_of_messages_already_out(counter: Counter, member: str) -> None:
+def test_timeout_changed_in_the_policy_applies_to_drafts_claims_and_leases_in_flight(
+    counter: Counter, member: str
+) -> None:
     state, usual = TIMES[member]
     for _ in range(3):
         counter.draft() if state == "draft" else counter.put(b"")
@@ -138,7 +140,7 @@ def test_a_changed_time_out_is_that_of_messages_already_out(counter: Counter, me
     assert state not in counter.stats()
 
 
-def test_a_lease_of_another_door_keeps_its_own_time(counter: Counter) -> None:
+def test_timeout_changed_in_the_policy_does_not_apply_to_a_lease_of_another_protocol(counter: Counter) -> None:
     counter.put(b"")
     [delivery] = counter.queues.lease("mail", lease_seconds=100)
     counter.queues.bulk.configure("mail", "", "activeSec", 1)
@@ -146,7 +148,7 @@ def test_a_lease_of_another_door_keeps_its_own_time(counter: Counter) -> None:
     counter.queues.ack(delivery.lease_id)
 
 
-def test_the_servers_new_defaults_are_those_of_messages_already_out(counter: Counter) -> None:
+def test_timeout_defaults_changed_in_the_server_apply_to_messages_in_flight(counter: Counter) -> None:
     counter.draft()
     counter.put(b"")
     counter.put(b"")
@@ -168,7 +170,7 @@ def test_the_servers_new_defaults_are_those_of_messages_already_out(counter: Cou
     assert counter.run(lambda work: work.note(housekeeping.TIMEOUTS_NOTE)) == "60000/60000/300000"
 
 
-def test_one_member_is_configured_and_the_others_stay(counter: Counter) -> None:
+def test_policy_configure_changes_one_member_and_keeps_the_others(counter: Counter) -> None:
     configure = counter.queues.bulk.configure
     configure("mail", "", "unique", True)
     configure("mail", "", "concurrency", 3)
@@ -179,7 +181,9 @@ def test_one_member_is_configured_and_the_others_stay(counter: Counter) -> None:
 
 
 @pytest.mark.parametrize(("member", "value"), [("activeSec", -1), ("unique", "yes"), ("concurrency", 1.5)])
-def test_a_value_that_cannot_be_is_refused_and_nothing_changes(counter: Counter, member: str, value: Any) -> None:
+def test_policy_configure_refuses_an_invalid_value_and_changes_nothing(
+    counter: Counter, member: str, value: Any
+) -> None:
     counter.queues.bulk.configure("mail", "", "draftSec", 9)
     before = counter.queues.policy("mail")
     with pytest.raises(BadPolicy, match=member):
@@ -187,7 +191,7 @@ def test_a_value_that_cannot_be_is_refused_and_nothing_changes(counter: Counter,
     assert counter.queues.policy("mail") == before
 
 
-def test_taking_away_what_was_never_set_makes_no_queue_of_ours(counter: Counter) -> None:
+def test_policy_configure_that_removes_an_unset_member_keeps_the_retry_default(counter: Counter) -> None:
     counter.queues.publish("mail", b"")
     counter.queues.bulk.configure("mail", "", "unique", None)
     assert counter.queues.policy("mail")["retry"]["limit"] == 5

@@ -15,7 +15,7 @@ def two(counter: Counter) -> Counter:
     return counter
 
 
-def test_ordered_and_active_ones_count_and_no_others(two: Counter) -> None:
+def test_concurrency_limit_counts_only_claimed_and_leased_messages(two: Counter) -> None:
     first = two.take()
     second = two.order()
     assert second is not None
@@ -26,14 +26,14 @@ def test_ordered_and_active_ones_count_and_no_others(two: Counter) -> None:
     assert two.order() is None
 
 
-def test_leases_of_other_doors_count_as_well(two: Counter) -> None:
+def test_concurrency_limit_counts_leases_of_other_protocols(two: Counter) -> None:
     assert len(two.queues.lease("mail", 5)) == 2
     assert two.queues.lease("mail") == []
     assert two.order() is None
 
 
 @pytest.mark.parametrize("end", ["complete", "fail", "abandon", "ack", "nack", "release", "lapse", "expired claim"])
-def test_a_free_place_is_told_to_those_who_wait(two: Counter, end: str) -> None:
+def test_concurrency_limit_wakes_waiting_consumers_when_a_place_becomes_free(two: Counter, end: str) -> None:
     id = two.order()
     assert id is not None
     [delivery] = two.queues.lease("mail")
@@ -58,13 +58,13 @@ def test_a_free_place_is_told_to_those_who_wait(two: Counter, end: str) -> None:
     assert two.order() is None
 
 
-def test_none_at_all_may_be_given_out(two: Counter) -> None:
+def test_concurrency_limit_of_zero_delivers_nothing(two: Counter) -> None:
     two.queues.set_policy("mail", {"concurrency": 0})
     assert two.order() is None
 
 
 @pytest.mark.parametrize("defaults", [Defaults(concurrency=1)])
-def test_what_the_server_says_goes_where_the_queue_says_nothing(counter: Counter) -> None:
+def test_concurrency_limit_of_the_server_applies_where_the_queue_sets_none(counter: Counter) -> None:
     for queue in ("mail", "other"):
         counter.put(b"1", queue=queue)
         counter.put(b"2", queue=queue)
@@ -75,7 +75,7 @@ def test_what_the_server_says_goes_where_the_queue_says_nothing(counter: Counter
     assert len(counter.ordered("other")) == 0
 
 
-def test_a_limit_that_is_lowered_takes_nothing_away(two: Counter) -> None:
+def test_concurrency_limit_that_is_lowered_takes_no_message_away(two: Counter) -> None:
     two.order()
     two.order()
     two.queues.set_policy("mail", {"concurrency": 1})

@@ -99,7 +99,9 @@ ERRORS: dict[str, type[QueueError]] = {"gone": NotFound, "wrong": WrongState}
 
 
 @pytest.mark.parametrize(("step", "verb", "said"), CASES)
-def test_what_each_verb_does_in_each_state(counter: Counter, step: str, verb: str, said: str) -> None:
+def test_two_step_operation_in_each_state_succeeds_or_is_refused_without_a_change(
+    counter: Counter, step: str, verb: str, said: str
+) -> None:
     id = STEPS[step](counter)
     act = getattr(counter, verb)
     if said == "ok":
@@ -130,39 +132,39 @@ AFTER: dict[tuple[str, str], dict[str, int]] = {
 
 
 @pytest.mark.parametrize(("step", "verb"), AFTER)
-def test_where_a_message_is_after_a_verb_and_after_it_is_repeated(counter: Counter, step: str, verb: str) -> None:
+def test_two_step_operation_and_its_repetition_lead_to_the_same_state(counter: Counter, step: str, verb: str) -> None:
     id = STEPS[step](counter)
     for _ in range(2):
         getattr(counter, verb)(id)
         assert counter.stats() == AFTER[step, verb]
 
 
-def test_an_id_that_no_message_could_have_is_not_found(counter: Counter) -> None:
+def test_two_step_get_of_an_impossible_id_is_not_found(counter: Counter) -> None:
     for id in ("", ".", "..", "a" * 255, "x/y", "-" * 101):
         with pytest.raises(NotFound):
             counter.get(id)
 
 
-def test_content_is_replaced_and_the_place_kept(counter: Counter) -> None:
+def test_two_step_set_replaces_the_content_and_keeps_the_position(counter: Counter) -> None:
     first, second = counter.put(b"1"), counter.put(b"2")
     counter.set(first, b"one", "text/plain")
     assert counter.ordered() == [first, second]
     assert counter.get(first) == b"one"
 
 
-def test_a_message_has_its_place_by_its_content_not_by_its_draft(counter: Counter) -> None:
+def test_two_step_position_comes_from_setting_the_content_not_from_the_draft(counter: Counter) -> None:
     early = counter.draft()
     first = counter.put(b"1")
     counter.set(early, b"2")
     assert counter.ordered() == [first, early]
 
 
-def test_smaller_priorities_go_first_and_none_goes_last(counter: Counter) -> None:
+def test_priority_with_the_smallest_number_is_delivered_first_and_no_priority_last(counter: Counter) -> None:
     last, second, first, third = (counter.put(b"", priority) for priority in (None, 1, 0, 1000))
     assert counter.ordered() == [first, second, third, last]
 
 
-def test_a_repeated_get_changes_nothing_more(counter: Counter) -> None:
+def test_two_step_get_repeated_does_not_extend_the_lease(counter: Counter) -> None:
     id = active(counter)
     counter.pass_time(299_999)
     assert counter.get(id) == b"content"
@@ -171,7 +173,9 @@ def test_a_repeated_get_changes_nothing_more(counter: Counter) -> None:
 
 
 @pytest.mark.parametrize(("step", "milliseconds"), [("ordered", 60_000), ("active", 300_000)])
-def test_time_brings_a_message_back_behind_those_that_wait(counter: Counter, step: str, milliseconds: int) -> None:
+def test_two_step_timeout_returns_a_message_behind_waiting_messages(
+    counter: Counter, step: str, milliseconds: int
+) -> None:
     id = STEPS[step](counter)
     other, urgent = counter.put(b"other"), counter.put(b"urgent", priority=1)
     counter.pass_time(milliseconds - 1)
@@ -181,7 +185,7 @@ def test_time_brings_a_message_back_behind_those_that_wait(counter: Counter, ste
 
 
 @pytest.mark.parametrize("step", ["drafted", "ordered", "active"])
-def test_what_is_late_is_late_for_every_verb(counter: Counter, step: str) -> None:
+def test_two_step_timeout_refuses_complete_and_fail_before_the_sweeper_runs(counter: Counter, step: str) -> None:
     """Also before anybody has swept."""
     id = STEPS[step](counter)
     counter.pass_time(300_000)
@@ -190,7 +194,7 @@ def test_what_is_late_is_late_for_every_verb(counter: Counter, step: str) -> Non
             verb(id)
 
 
-def test_a_message_comes_back_any_number_of_times(counter: Counter) -> None:
+def test_two_step_claim_may_time_out_any_number_of_times(counter: Counter) -> None:
     id = counter.put(b"content")
     for _ in range(20):
         assert counter.order() == id
@@ -198,7 +202,7 @@ def test_a_message_comes_back_any_number_of_times(counter: Counter) -> None:
     assert counter.stats() == {"ready": 1}
 
 
-def test_a_queue_that_had_a_policy_keeps_its_limit(counter: Counter) -> None:
+def test_two_step_queue_with_a_policy_keeps_its_retry_limit(counter: Counter) -> None:
     counter.queues.set_policy("mail", {"retry": {"limit": 1}})
     id = counter.put(b"content")
     for _ in range(2):
@@ -210,13 +214,13 @@ def test_a_queue_that_had_a_policy_keeps_its_limit(counter: Counter) -> None:
     assert (look.message.reason, look.failure.attempt) == ("TIMEOUT", 2)
 
 
-def test_a_queue_begun_by_another_door_keeps_its_defaults(counter: Counter) -> None:
+def test_two_step_queue_created_by_another_protocol_keeps_its_defaults(counter: Counter) -> None:
     counter.queues.publish("mail", b"1")
     counter.put(b"2")
     assert counter.queues.policy("mail")["retry"]["limit"] == 5
 
 
-def test_one_life_through_both_kinds_of_verbs(counter: Counter) -> None:
+def test_two_step_and_ordinary_operations_can_be_mixed_for_a_message(counter: Counter) -> None:
     id = counter.put(b"by hand")
     [delivery] = counter.queues.lease("mail")
     assert delivery.id == id
@@ -228,7 +232,7 @@ def test_one_life_through_both_kinds_of_verbs(counter: Counter) -> None:
     assert counter.stats() == {"leased": 1, "acked": 1}
 
 
-def test_a_message_for_one_consumer_is_nobody_elses(counter: Counter) -> None:
+def test_two_step_order_never_returns_a_message_targeted_at_a_consumer(counter: Counter) -> None:
     counter.queues.publish("mail", NewMessage(payload=b"", target="worker"))
     assert counter.order() is None
     free = counter.put(b"")
@@ -236,7 +240,7 @@ def test_a_message_for_one_consumer_is_nobody_elses(counter: Counter) -> None:
     assert counter.order() is None
 
 
-def test_a_claim_that_nobody_heard_of_never_was(counter: Counter) -> None:
+def test_two_step_unclaim_undoes_a_claim_without_an_attempt_and_ignores_a_newer_claim(counter: Counter) -> None:
     first, second = counter.put(b"1"), counter.put(b"2")
     claimed = counter.claim()
     assert claimed is not None
@@ -247,7 +251,7 @@ def test_a_claim_that_nobody_heard_of_never_was(counter: Counter) -> None:
     assert counter.stats() == {"claimed": 2}
 
 
-def test_nothing_is_given_out_while_the_queue_is_paused(counter: Counter) -> None:
+def test_two_step_order_returns_nothing_while_the_queue_is_paused(counter: Counter) -> None:
     counter.put(b"")
     counter.queues.pause("mail")
     assert counter.order() is None
@@ -255,7 +259,7 @@ def test_nothing_is_given_out_while_the_queue_is_paused(counter: Counter) -> Non
     assert counter.order() is not None
 
 
-def test_what_does_not_fit_its_schema_is_not_given_out(counter: Counter) -> None:
+def test_two_step_order_makes_a_message_that_violates_its_json_schema_a_dead_letter(counter: Counter) -> None:
     counter.queues.publish("mail", NewMessage(payload={"n": "x"}, type="number"))
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
     counter.queues.set_policy("mail", {"schemas": {"number": {"*": schema}}})
@@ -263,7 +267,7 @@ def test_what_does_not_fit_its_schema_is_not_given_out(counter: Counter) -> None
     assert counter.stats() == {"dead": 1}
 
 
-def test_a_draft_takes_no_room_and_a_message_does(counter: Counter) -> None:
+def test_quota_does_not_count_drafts_and_counts_messages_with_content(counter: Counter) -> None:
     counter.queues.set_policy("mail", {"quota": {"maxMessages": 1, "maxBytes": 10}})
     first, second = counter.draft(), counter.draft()
     counter.set(first, b"12345")
@@ -276,7 +280,7 @@ def test_a_draft_takes_no_room_and_a_message_does(counter: Counter) -> None:
     assert counter.stats() == {"draft": 1, "ready": 1}
 
 
-def test_the_oldest_makes_room_for_a_draft_that_comes_true(counter: Counter) -> None:
+def test_quota_with_drop_oldest_makes_space_when_a_draft_gets_its_content(counter: Counter) -> None:
     counter.queues.set_policy("mail", {"quota": {"maxMessages": 1, "onFull": "dropOldest"}})
     counter.put(b"1")
     second = counter.put(b"2")
@@ -284,7 +288,7 @@ def test_the_oldest_makes_room_for_a_draft_that_comes_true(counter: Counter) -> 
 
 
 @pytest.mark.parametrize("defaults", [Defaults(set_body=10)])
-def test_the_largest_content(counter: Counter) -> None:
+def test_payload_size_limit_of_set_is_that_of_the_server_unless_the_queue_sets_its_own(counter: Counter) -> None:
     id = counter.draft()
     with pytest.raises(TooLarge):
         counter.set(id, b"12345678901")
@@ -293,7 +297,7 @@ def test_the_largest_content(counter: Counter) -> None:
     counter.set(id, b"12345678901")
 
 
-def test_a_time_to_live_counts_from_the_content(counter: Counter) -> None:
+def test_time_to_live_counts_from_setting_the_content(counter: Counter) -> None:
     counter.queues.set_policy("mail", {"ttlSec": 10})
     id = counter.draft()
     counter.pass_time(9_000)
@@ -318,7 +322,7 @@ EVERY_BYTE = bytes(range(256))
         ("text/html; charset=x", b""),
     ],
 )
-def test_bytes_are_kept_as_they_are(counter: Counter, type: str, body: bytes) -> None:
+def test_two_step_get_returns_the_bytes_unchanged(counter: Counter, type: str, body: bytes) -> None:
     id = counter.draft()
     counter.set(id, b"before", "text/plain")
     counter.set(id, body, type)

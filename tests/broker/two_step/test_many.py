@@ -9,7 +9,7 @@ def kinds(answers: list[QueueError | None]) -> list[type[QueueError] | None]:
     return [None if answer is None else type(answer) for answer in answers]
 
 
-def test_drafts_are_made_in_order_and_content_gives_them_their_places(counter: Counter) -> None:
+def test_two_step_drafts_are_ordered_by_priority_and_by_when_their_content_was_set(counter: Counter) -> None:
     counter.run(lambda work: counter.drafts.draft(work, "mail", [("a", 5), ("b", 5), ("c", 1)]))
     assert counter.stats() == {"draft": 3}
     assert counter.set_many([("b", b"2"), ("a", b"1"), ("c", b"3")]) == [None] * 3
@@ -17,7 +17,7 @@ def test_drafts_are_made_in_order_and_content_gives_them_their_places(counter: C
     assert [counter.get(id) for id in "abc"] == [b"1", b"2", b"3"]
 
 
-def test_one_that_is_refused_harms_no_other(counter: Counter) -> None:
+def test_two_step_set_batch_with_refused_messages_harms_no_other(counter: Counter) -> None:
     taken = counter.put(b"taken")
     assert counter.order() == taken
     draft, waiting = counter.draft(), counter.put(b"waiting")
@@ -26,20 +26,20 @@ def test_one_that_is_refused_harms_no_other(counter: Counter) -> None:
     assert [counter.get(id) for id in (taken, draft, waiting)] == [b"taken", b"new", b"changed"]
 
 
-def test_the_same_one_twice_is_set_twice(counter: Counter) -> None:
+def test_two_step_set_batch_with_the_same_id_twice_sets_it_twice(counter: Counter) -> None:
     one, other = counter.draft(), counter.draft()
     assert counter.set_many([(one, b"1"), (other, b"2"), (one, b"3")]) == [None] * 3
     assert counter.ordered() == [one, other]
     assert counter.get(one) == b"3"
 
 
-def test_the_same_payload_in_one_batch(counter: Counter) -> None:
+def test_unique_payload_given_twice_in_a_batch_is_refused_the_second_time(counter: Counter) -> None:
     counter.queues.set_policy("mail", {"unique": True})
     one, other = counter.draft(), counter.draft()
     assert kinds(counter.set_many([(one, b"same"), (other, b"same")])) == [None, WrongState]
 
 
-def test_fetching_the_same_one_twice_begins_one_lease(counter: Counter) -> None:
+def test_two_step_fetch_of_the_same_id_twice_starts_one_lease(counter: Counter) -> None:
     id = counter.put(b"content")
     draft = counter.draft()
     assert counter.order() == id
@@ -51,7 +51,7 @@ def test_fetching_the_same_one_twice_begins_one_lease(counter: Counter) -> None:
     assert counter.queues.show("mail", id).message.leases == 1
 
 
-def test_settling_the_same_one_twice_counts_once(counter: Counter) -> None:
+def test_two_step_settling_of_the_same_id_twice_counts_once(counter: Counter) -> None:
     ids = [counter.put(b"%d" % number) for number in range(4)]
     for _ in ids:
         counter.take()
@@ -66,7 +66,7 @@ def test_settling_the_same_one_twice_counts_once(counter: Counter) -> None:
     assert counter.stats() == {"acked": 2}
 
 
-def test_as_many_are_claimed_as_there_are(counter: Counter) -> None:
+def test_two_step_claim_of_several_returns_as_many_as_there_are(counter: Counter) -> None:
     ids = [counter.put(b"%d" % number) for number in range(3)]
     claimed = counter.run(lambda work: counter.orders.claim(work, "mail", 2))
     assert [card.id for card in claimed] == ids[:2]

@@ -36,13 +36,13 @@ def keys(counter: Counter, *payloads: bytes) -> list[Any]:
     return counter.run(work)
 
 
-def test_a_queue_is_not_unique_unless_it_is_told_to_be(counter: Counter) -> None:
+def test_unique_payload_is_not_required_by_default(counter: Counter) -> None:
     counter.put(b"same")
     assert not refuses(counter, b"same")
 
 
 @pytest.mark.parametrize("state", ["waiting", "ordered", "active", "failed", "delayed"])
-def test_the_same_payload_is_refused_in_every_state(counter: Counter, state: str) -> None:
+def test_unique_payload_refuses_the_same_payload_in_every_state(counter: Counter, state: str) -> None:
     make_unique(counter)
     counter.put(b"same")
     if state == "delayed":
@@ -60,7 +60,7 @@ def test_the_same_payload_is_refused_in_every_state(counter: Counter, state: str
 
 
 @pytest.mark.parametrize("end", ["complete", "abandon", "ack", "drop", "rewrite", "clear", "expire"])
-def test_a_payload_is_free_when_its_message_is_done_with(counter: Counter, end: str) -> None:
+def test_unique_payload_is_free_again_when_its_message_is_finished_or_changed(counter: Counter, end: str) -> None:
     counter.queues.set_policy("mail", {"unique": True, "ttlSec": 5})
     id = counter.put(b"same")
     match end:
@@ -84,14 +84,14 @@ def test_a_payload_is_free_when_its_message_is_done_with(counter: Counter, end: 
     assert not refuses(counter, b"same")
 
 
-def test_a_message_may_be_set_again_to_what_it_is(counter: Counter) -> None:
+def test_unique_payload_may_be_set_again_on_the_same_message(counter: Counter) -> None:
     make_unique(counter)
     id = counter.put(b"same")
     counter.set(id, b"same", "text/plain")
     assert refuses(counter, b"same")
 
 
-def test_a_set_that_is_refused_changes_nothing(counter: Counter) -> None:
+def test_unique_payload_refusal_of_a_set_changes_nothing(counter: Counter) -> None:
     make_unique(counter)
     first, second = counter.put(b"1"), counter.put(b"2")
     with pytest.raises(WrongState, match=first):
@@ -100,7 +100,7 @@ def test_a_set_that_is_refused_changes_nothing(counter: Counter) -> None:
     assert refuses(counter, b"2")
 
 
-def test_publishing_names_the_message_that_is_there(counter: Counter) -> None:
+def test_unique_payload_published_again_is_a_duplicate_that_names_the_existing_message(counter: Counter) -> None:
     make_unique(counter)
     known = counter.put(b"known")
     stored = counter.queues.publish_many("mail", [b"known", b"new", b"new", b"more"])
@@ -111,14 +111,14 @@ def test_publishing_names_the_message_that_is_there(counter: Counter) -> None:
     assert refuses(counter, b"more")
 
 
-def test_a_queue_is_never_compared_with_another(counter: Counter) -> None:
+def test_unique_payload_is_compared_only_within_its_queue(counter: Counter) -> None:
     for queue in ("mail", "other"):
         make_unique(counter, queue=queue)
         counter.put(b"same", queue=queue)
     assert counter.stats("other") == {"ready": 1}
 
 
-def test_what_was_there_before_is_compared_too(counter: Counter) -> None:
+def test_unique_payload_index_includes_messages_that_were_there_before(counter: Counter) -> None:
     for number in range(220):
         counter.queues.publish("mail", b"%d" % number)
     counter.queues.lease("mail", 20)
@@ -127,7 +127,7 @@ def test_what_was_there_before_is_compared_too(counter: Counter) -> None:
     assert not refuses(counter, b"220")
 
 
-def test_old_duplicates_stay_and_each_of_them_counts(counter: Counter) -> None:
+def test_unique_payload_keeps_old_duplicates_and_each_of_them_counts(counter: Counter) -> None:
     first, second, third = (counter.put(b"same") for _ in range(3))
     make_unique(counter)
     for id in (second, first):
@@ -139,7 +139,7 @@ def test_old_duplicates_stay_and_each_of_them_counts(counter: Counter) -> None:
     assert not refuses(counter, b"same")
 
 
-def test_one_of_two_old_twins_may_not_be_set_to_what_both_are(counter: Counter) -> None:
+def test_unique_payload_refuses_to_set_either_of_two_old_duplicates_to_their_common_payload(counter: Counter) -> None:
     first, second = counter.put(b"same"), counter.put(b"same")
     make_unique(counter)
     for id in (first, second):
@@ -150,7 +150,7 @@ def test_one_of_two_old_twins_may_not_be_set_to_what_both_are(counter: Counter) 
     counter.set(second, b"same")
 
 
-def test_switched_off_it_leaves_no_keys_and_switched_on_it_knows_what_came_meanwhile(counter: Counter) -> None:
+def test_unique_payload_switched_off_removes_keys_and_switched_on_includes_new_messages(counter: Counter) -> None:
     make_unique(counter)
     id = counter.put(b"before")
     make_unique(counter, unique=False)
@@ -164,7 +164,7 @@ def test_switched_off_it_leaves_no_keys_and_switched_on_it_knows_what_came_meanw
     assert not refuses(counter, b"before")
 
 
-def test_what_comes_past_the_index_is_found_all_the_same(counter: Counter) -> None:
+def test_unique_payload_is_refused_also_for_messages_that_bypassed_the_index(counter: Counter) -> None:
     """A policy that was changed by hand, an import, another server's defaults: nobody told us."""
     make_unique(counter)
     counter.put(b"first")
@@ -178,7 +178,7 @@ def test_what_comes_past_the_index_is_found_all_the_same(counter: Counter) -> No
     assert not refuses(counter, b"past")
 
 
-def test_a_key_whose_holder_is_gone_or_has_changed_refuses_nobody(counter: Counter) -> None:
+def test_unique_payload_key_of_a_missing_or_changed_message_refuses_nothing(counter: Counter) -> None:
     make_unique(counter)
     id = counter.put(b"real")
     seq = counter.queues.show("mail", id).message.seq
@@ -190,7 +190,7 @@ def test_a_key_whose_holder_is_gone_or_has_changed_refuses_nobody(counter: Count
 
 
 @pytest.mark.parametrize("defaults", [Defaults(unique=True)])
-def test_what_the_server_says_goes_where_the_queue_says_nothing(counter: Counter) -> None:
+def test_unique_payload_default_of_the_server_applies_where_the_queue_sets_none(counter: Counter) -> None:
     counter.put(b"same")
     assert refuses(counter, b"same")
     make_unique(counter, unique=False)
@@ -199,14 +199,14 @@ def test_what_the_server_says_goes_where_the_queue_says_nothing(counter: Counter
     assert refuses(counter, b"same")
 
 
-def test_an_empty_payload_is_one_too_and_a_draft_has_none(counter: Counter) -> None:
+def test_unique_payload_includes_the_empty_payload_and_no_draft(counter: Counter) -> None:
     make_unique(counter)
     counter.draft()
     counter.put(b"")
     assert refuses(counter, b"")
 
 
-def test_the_index_is_made_page_by_page_while_the_queue_is_used(
+def test_unique_payload_index_is_built_page_by_page_while_the_queue_is_in_use(
     counter: Counter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Messages that come and go between two pages, in every direction."""

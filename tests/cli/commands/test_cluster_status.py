@@ -15,6 +15,8 @@ from yirangmq.cli.commands.cluster_status import with_files
         ({"store": "etcd://a:1?ca=own", "ca": "/c", "cert": "x", "key": "y"}, {}, "etcd://a:1?ca=own&cert=x&key=y"),
     ],
 )
-def test_etcd_tls_files_of_options_and_environment(given: dict[str, str], env: dict[str, str], wanted: str) -> None:
+def test_etcd_tls_files_of_options_and_environment_go_into_the_url(
+    given: dict[str, str], env: dict[str, str], wanted: str
+) -> None:
     args = argparse.Namespace(**{"store": None, "ca": None, "cert": None, "key": None} | given)
     assert with_files(args, env) == wanted

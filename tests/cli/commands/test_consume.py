@@ -8,7 +8,7 @@ import pytest
 from tests.support.cli import Cli, Published
 
 
-def test_messages_are_printed_and_acknowledged(at: Cli, published: Published) -> None:
+def test_cli_consume_prints_and_acks_messages(at: Cli, published: Published) -> None:
     ids = published("mail", '{"n": 1}', '{"n": 2}')
     shown = at("consume -q mail").out
     assert shown.count("-- ") == 2
@@ -17,7 +17,7 @@ def test_messages_are_printed_and_acknowledged(at: Cli, published: Published) ->
     assert (counts["ready"], counts["leased"], counts["done"]) == (0, 0, 2)
 
 
-def test_each_message_is_one_line_of_json(at: Cli, published: Published) -> None:
+def test_cli_consume_json_is_one_line_per_message_with_lease_and_policy(at: Cli, published: Published) -> None:
     (id,) = published("mail", '{"type": "t", "payload": {\n"pretty": [1,\r\n2]}}')
     line = at("consume -q mail --json --consumer-id me --lease-seconds 60").json
     assert line["message"]["messageId"] == id
@@ -27,18 +27,18 @@ def test_each_message_is_one_line_of_json(at: Cli, published: Published) -> None
 
 
 @pytest.mark.parametrize("batch", [1, 2, 100])
-def test_no_more_than_asked_for(at: Cli, published: Published, batch: int) -> None:
+def test_cli_consume_max_limits_the_messages_whatever_the_batch_size(at: Cli, published: Published, batch: int) -> None:
     published("mail", *"12345")
     assert at(f"consume -q mail --raw --max 3 --batch {batch}").out == "1\n2\n3\n"
     assert at("status -q mail --json").json["queues"][0]["ready"] == 2
 
 
-def test_an_empty_queue_is_no_error_unless_asked_for(at: Cli) -> None:
+def test_cli_consume_of_an_empty_queue_is_an_error_only_with_fail_empty(at: Cli) -> None:
     assert "nothing to consume in mail" in at("consume -q mail").err
     assert at("consume -q mail --fail-empty --json", code=6).out == ""
 
 
-def test_who_finds_nothing_is_told_what_may_be_the_reason(at: Cli, published: Published) -> None:
+def test_cli_consume_of_an_empty_queue_reports_the_likely_reason(at: Cli, published: Published) -> None:
     assert "nothing to consume in mail: there is no such queue yet\n" in at("consume -q mail").err
     published("mail", "1", "2")
     assert "no such queue yet; did you mean mail?" in at("consume -q mali").err
@@ -51,33 +51,33 @@ def test_who_finds_nothing_is_told_what_may_be_the_reason(at: Cli, published: Pu
     assert "nothing to consume in mail now: 1 leased, 1 delayed\n" in at("consume -q mail").err
 
 
-def test_waiting_ends(at: Cli) -> None:
+def test_cli_consume_wait_ends_at_its_timeout(at: Cli) -> None:
     assert at("consume -q mail --wait 0.05 --fail-empty", code=6).out == ""
 
 
-def test_waiting_for_a_delayed_message(at: Cli) -> None:
+def test_cli_consume_wait_gets_a_delayed_message_when_it_is_due(at: Cli) -> None:
     at("publish -q mail --delay 0.2 1")
     assert at("consume -q mail --wait 20 --max 1 --raw").out == "1\n"
 
 
-def test_the_name_of_dead_letters_is_explained(at: Cli, published: Published) -> None:
+def test_cli_consume_of_a_dead_letter_queue_name_explains_what_it_shows(at: Cli, published: Published) -> None:
     published("mail", "1")
     assert "shows the dead letters of mail" in at("consume -q mail-dlq").err
 
 
-def test_a_terminal_is_not_driven_by_a_payload(at: Cli) -> None:
+def test_cli_consume_escapes_control_characters_of_a_payload(at: Cli) -> None:
     at("publish -q mail --raw --file -", stdin=b"\x1b[2Jred\x07\ttab\nline")
     assert "\\x1b[2Jred\\x07\ttab\nline" in at("consume -q mail").out
 
 
-def test_bytes_that_are_no_text(at: Cli) -> None:
+def test_cli_consume_and_peek_show_bytes_that_are_not_text_as_hex(at: Cli) -> None:
     at("publish -q mail --raw --file -", stdin=b"\xff" * 5000)
     shown = at("peek -q mail").out
     assert "5000 bytes: ff ff" in shown
     assert "5000 bytes: ff ff" in at("consume -q mail").out
 
 
-def test_a_lease_left_open_is_acked_by_its_id(at: Cli, published: Published) -> None:
+def test_cli_ack_by_lease_id_settles_a_lease_left_open_and_may_be_repeated(at: Cli, published: Published) -> None:
     published("mail", "1")
     lease = at("consume -q mail --no-ack --json").json["lease"]["leaseId"]
     assert at("consume -q mail --raw").out == ""
@@ -87,7 +87,7 @@ def test_a_lease_left_open_is_acked_by_its_id(at: Cli, published: Published) -> 
     assert at("status -q mail --json").json["queues"][0]["done"] == 1
 
 
-def test_a_nacked_message_waits_for_its_next_try(at: Cli, published: Published) -> None:
+def test_cli_nack_delays_the_message_and_keeps_reason_and_text(at: Cli, published: Published) -> None:
     (id,) = published("mail", "1")
     lease = at("consume -q mail --no-ack --json").json["lease"]["leaseId"]
     answer = at(f"nack {lease} --reason TIMEOUT --text slow --json").json
@@ -96,14 +96,14 @@ def test_a_nacked_message_waits_for_its_next_try(at: Cli, published: Published) 
     assert (shown["state"], shown["reasonCode"], shown["failure"]["reasonMessage"]) == ("delayed", "TIMEOUT", "slow")
 
 
-def test_a_delay_of_zero_gives_it_back_at_once(at: Cli, published: Published) -> None:
+def test_cli_nack_with_a_delay_of_zero_makes_the_message_ready_at_once(at: Cli, published: Published) -> None:
     published("mail", "1")
     lease = at("consume -q mail --no-ack --json").json["lease"]["leaseId"]
     at(f"nack {lease} --delay 0")
     assert at("consume -q mail --json").json["lease"]["attempt"] == 2
 
 
-def test_one_stale_lease_harms_no_other(at: Cli, published: Published) -> None:
+def test_cli_ack_of_a_stale_lease_fails_and_the_other_leases_are_acked(at: Cli, published: Published) -> None:
     published("mail", "1", "2")
     first, second = (line["lease"]["leaseId"] for line in at("consume -q mail --no-ack --json").lines)
     at(f"nack {first} --delay 0")
@@ -115,7 +115,7 @@ def test_one_stale_lease_harms_no_other(at: Cli, published: Published) -> None:
     assert shown.out == f"acked {second}\n"
 
 
-def test_the_owner_is_checked_if_named(at: Cli, published: Published) -> None:
+def test_cli_ack_nack_and_extend_check_the_consumer_id_if_given(at: Cli, published: Published) -> None:
     published("mail", "1")
     lease = at("consume -q mail --no-ack --json --consumer-id me").json["lease"]["leaseId"]
     for verb in ("ack", "nack", "extend"):
@@ -138,21 +138,23 @@ def test_the_owner_is_checked_if_named(at: Cli, published: Published) -> None:
         ("consume -q mail --consumer-id 'a b'", 2, "bad_input"),
     ],
 )
-def test_bad_input(at: Cli, published: Published, line: str, code: int, problem: str) -> None:
+def test_cli_consume_ack_nack_and_extend_refuse_bad_input(
+    at: Cli, published: Published, line: str, code: int, problem: str
+) -> None:
     published("mail", "1")
     assert at(f"{line} --json", code=code).complaint["code"] == problem
 
 
-def test_an_unknown_lease_is_not_found(at: Cli, published: Published) -> None:
+def test_cli_ack_of_an_unknown_lease_is_not_found(at: Cli, published: Published) -> None:
     published("mail", "1")
     assert at("ack 99-1 --json", code=3).json["results"][0]["code"] == "not_found"
 
 
-def test_settling_without_a_store_is_an_error(at: Cli) -> None:
+def test_cli_ack_without_a_store_is_an_error(at: Cli) -> None:
     assert "there is no store at" in at("ack 1-1", code=3).err
 
 
-def test_signals_are_left_as_they_were(at: Cli) -> None:
+def test_cli_consume_restores_the_signal_handlers(at: Cli) -> None:
     before = signal.getsignal(signal.SIGTERM)
     at("consume -q mail")
     assert signal.getsignal(signal.SIGTERM) is before
@@ -179,7 +181,7 @@ class Torn:
 
 
 @pytest.mark.parametrize("flag", ["", "--no-ack"])
-def test_what_was_taken_but_not_printed_goes_back(
+def test_cli_consume_releases_messages_leased_but_not_printed(
     at: Cli, published: Published, monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
     published("mail", *"123")

@@ -55,7 +55,9 @@ def failure(at: Cli, id: str) -> tuple[str, str, str]:
 
 
 @pytest.mark.parametrize("name", ["shop:note", "shop:Box.note"])
-def test_a_function_works_on_each_message(at: Cli, published: Published, tmp_path: Path, name: str) -> None:
+def test_cli_consume_handler_function_is_called_for_each_message(
+    at: Cli, published: Published, tmp_path: Path, name: str
+) -> None:
     published("mail", "1", '"two"')
     shown = at(f"consume -q mail --handler {name} --until-empty --json --concurrency 1")
     assert shown.json == {"ok": True, "done": 2, "retried": 0, "rejected": 0, "failed": 0, "lost": 0, "released": 0}
@@ -71,7 +73,7 @@ def test_a_function_works_on_each_message(at: Cli, published: Published, tmp_pat
         ("fail", "0 done, 1 failed", ("delayed", "HANDLER_ERROR", "ValueError: no route to host")),
     ],
 )
-def test_what_it_raises_or_returns_decides(
+def test_cli_consume_handler_outcome_decides_between_reject_retry_and_failure(
     at: Cli, published: Published, name: str, told: str, fate: tuple[str, str, str]
 ) -> None:
     [id] = published("mail", "1")
@@ -79,7 +81,7 @@ def test_what_it_raises_or_returns_decides(
     assert failure(at, id) == fate
 
 
-def test_a_log_is_kept_on_stderr_with_the_trace(at: Cli) -> None:
+def test_cli_consume_handler_logs_failures_to_stderr_with_message_and_trace_id(at: Cli) -> None:
     at("publish -q mail --trace-id t-9 --id m-1", "1")
     shown = at("consume -q mail --handler shop:fail --until-empty --json")
     assert '"messageId":"m-1"' in shown.err
@@ -87,12 +89,14 @@ def test_a_log_is_kept_on_stderr_with_the_trace(at: Cli) -> None:
     assert "no route to host" in shown.err
 
 
-def test_a_limit_ends_it(at: Cli, published: Published) -> None:
+def test_cli_consume_handler_ends_at_the_max_number_of_messages(at: Cli, published: Published) -> None:
     published("mail", "1", "2", "3")
     assert at("consume -q mail --handler shop:note --max 2").out == "2 done\n"
 
 
-def test_a_schema_is_checked_before_the_handler(at: Cli, published: Published, tmp_path: Path) -> None:
+def test_json_schema_of_cli_consume_is_checked_before_the_handler(
+    at: Cli, published: Published, tmp_path: Path
+) -> None:
     (tmp_path / "schema.json").write_text('{"type": "string"}')
     bad, _ = published("mail", "1", '"two"')
     assert at("consume -q mail --handler shop:note --schema schema.json --until-empty").out == "1 done, 1 failed\n"
@@ -100,7 +104,9 @@ def test_a_schema_is_checked_before_the_handler(at: Cli, published: Published, t
 
 
 @pytest.mark.process
-def test_a_program_reads_the_message_and_its_code_decides(at: Cli, published: Published, tmp_path: Path) -> None:
+def test_cli_consume_exec_program_reads_the_message_and_its_exit_code_decides_the_outcome(
+    at: Cli, published: Published, tmp_path: Path
+) -> None:
     [id] = published("mail", '{"to": "ann"}')
     assert at("consume -q mail --until-empty --exec", "tee copy").out.endswith("1 done\n")
     assert (tmp_path / "copy").read_text().endswith('"payload":{"to": "ann"}}\n')
@@ -112,21 +118,21 @@ def test_a_program_reads_the_message_and_its_code_decides(at: Cli, published: Pu
 
 
 @pytest.mark.process
-def test_a_program_gets_the_bare_payload_with_raw(at: Cli, published: Published, tmp_path: Path) -> None:
+def test_cli_consume_exec_with_raw_passes_the_bare_payload(at: Cli, published: Published, tmp_path: Path) -> None:
     published("mail", '{"to":   "ann"}')
     at("consume -q mail --until-empty --raw --exec", "tee copy")
     assert (tmp_path / "copy").read_text() == '{"to":   "ann"}'
 
 
 @pytest.mark.process
-def test_a_program_is_ended_when_its_time_is_over(at: Cli, published: Published) -> None:
+def test_cli_consume_exec_program_is_ended_at_its_timeout(at: Cli, published: Published) -> None:
     [id] = published("mail", "1")
     at("consume -q mail --until-empty --timeout 0.2 --kill-after 0.1 --exec", "sleep 60")
     assert failure(at, id) == ("delayed", "TIMEOUT", "the program was ended after 0.2 s")
 
 
 @pytest.mark.process
-def test_a_program_may_ask_for_another_try_at_a_time_we_say(at: Cli, published: Published) -> None:
+def test_cli_consume_exec_exit_code_75_retries_after_the_given_retry_after(at: Cli, published: Published) -> None:
     [id] = published("mail", "1")
     at("consume -q mail --until-empty --retry-after 3600 --shell --exec", "exit 75")
     shown = at(f"show -q mail {id} --json").json
@@ -134,7 +140,7 @@ def test_a_program_may_ask_for_another_try_at_a_time_we_say(at: Cli, published: 
     assert (shown["state"], waits) == ("delayed", timedelta(hours=1))
 
 
-def test_poison_goes_to_the_dead_letters(at: Cli, published: Published) -> None:
+def test_poison_message_of_cli_consume_goes_to_the_dead_letters(at: Cli, published: Published) -> None:
     [id] = published("mail", "1")
     at("consume -q mail --handler shop:fail --until-empty --poison-after 1")
     assert failure(at, id)[:2] == ("dead", "POISON")
@@ -179,7 +185,7 @@ def test_poison_goes_to_the_dead_letters(at: Cli, published: Published) -> None:
         ("--kill-after 5", "--kill-after"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name_and_nothing_is_taken(
+def test_cli_consume_handler_bad_options_are_refused_by_name_and_no_message_is_leased(
     cli: Cli, tmp_path: Path, line: str, field: str
 ) -> None:
     (tmp_path / "list.json").write_text("[]")
@@ -189,6 +195,6 @@ def test_what_cannot_be_is_refused_by_name_and_nothing_is_taken(
     assert cli("status -q mail --json").json["queues"][0]["ready"] == 1
 
 
-def test_the_defaults_in_the_help_are_those_in_force() -> None:
+def test_cli_consume_exec_defaults_and_exit_codes_in_the_help_are_those_in_force() -> None:
     assert consume.GRACE_SECONDS == subprocess_handler.GRACE_SECONDS
     assert (subprocess_handler.EXIT_DONE, subprocess_handler.EXIT_REJECT, subprocess_handler.EXIT_RETRY) == (0, 65, 75)

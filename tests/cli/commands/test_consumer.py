@@ -42,13 +42,13 @@ def states(at: Cli) -> dict[str, str]:
     return {card["consumerId"]: card["state"] for card in at("consumer list --json").json["consumers"]}
 
 
-def test_nobody_at_work_is_said_so(at: Cli) -> None:
+def test_cli_consumer_list_without_consumers_is_empty_and_says_so(at: Cli) -> None:
     shown = at("consumer list")
     assert (shown.out, "no consumer process tells of itself here" in shown.err) == ("", True)
     assert at("consumer list --json").json == {"ok": True, "consumers": []}
 
 
-def test_who_is_at_work_is_listed(at: Cli, backend: str) -> None:
+def test_cli_consumer_list_shows_running_consumers_by_queue_and_none_after_they_end(at: Cli, backend: str) -> None:
     with at_work(backend, "worker-1", "worker-2"):
         at("publish -q mail", "1")
         assert states(at) == {"worker-1": "running", "worker-2": "running"}
@@ -60,7 +60,7 @@ def test_who_is_at_work_is_listed(at: Cli, backend: str) -> None:
     assert states(at) == {}
 
 
-def test_one_is_seen_in_full(at: Cli, backend: str) -> None:
+def test_cli_consumer_status_shows_all_fields_of_a_consumer(at: Cli, backend: str) -> None:
     with at_work(backend, "worker-1"):
         card = at("consumer status worker-1 --json").json
         assert (card["ok"], card["consumerId"], card["queues"], card["wish"]) == (True, "worker-1", ["mail"], None)
@@ -70,7 +70,7 @@ def test_one_is_seen_in_full(at: Cli, backend: str) -> None:
         assert "queues        mail\n" in text
 
 
-def test_pause_and_resume_are_followed(at: Cli, backend: str) -> None:
+def test_cli_consumer_pause_and_resume_change_the_state_of_the_consumers(at: Cli, backend: str) -> None:
     with at_work(backend, "worker-1", "worker-2"):
         shown = at("consumer pause --all --wait 30 --json")
         assert shown.json == {"ok": True, "wish": "pause", "consumers": ["worker-1", "worker-2"]}
@@ -82,7 +82,7 @@ def test_pause_and_resume_are_followed(at: Cli, backend: str) -> None:
 @pytest.mark.parametrize(
     ("chosen", "hit"), [("a", ["a"]), ("a b", ["a", "b"]), ("-q news", ["b"]), ("--all", ["a", "b"])]
 )
-def test_those_are_asked_who_are_named(cli: Cli, chosen: str, hit: list[str]) -> None:
+def test_cli_consumer_pause_asks_only_the_chosen_consumers(cli: Cli, chosen: str, hit: list[str]) -> None:
     with yirangmq.open(URLS["sqlite"]) as queues:
         queues.consumer_beat({"consumerId": "a", "queues": ["mail"]})
         queues.consumer_beat({"consumerId": "b", "queues": ["mail", "news"]})
@@ -90,14 +90,14 @@ def test_those_are_asked_who_are_named(cli: Cli, chosen: str, hit: list[str]) ->
         assert [card["consumerId"] for card in queues.consumer_list() if card["wish"] == "pause"] == hit
 
 
-def test_drain_ends_it(at: Cli, backend: str) -> None:
+def test_cli_consumer_drain_ends_the_consumer(at: Cli, backend: str) -> None:
     with at_work(backend, "worker-1", "worker-2") as runs:
         at("consumer drain worker-2 --wait 30")
         assert states(at) == {"worker-1": "running"}
         runs[1].ended()
 
 
-def test_whoever_does_not_follow_in_time_is_named(cli: Cli) -> None:
+def test_cli_consumer_pause_names_the_consumer_that_does_not_follow_in_time(cli: Cli) -> None:
     with yirangmq.open(URLS["sqlite"]) as queues:
         queues.consumer_beat({"consumerId": "deaf"})
         shown = cli("consumer pause deaf --wait 0.05 --json")
@@ -107,7 +107,7 @@ def test_whoever_does_not_follow_in_time_is_named(cli: Cli) -> None:
         assert "running (asked to pause)" in line
 
 
-def test_nobody_to_ask_is_said_so(at: Cli) -> None:
+def test_cli_consumer_drain_without_consumers_says_so(at: Cli) -> None:
     at("publish -q mail", "1")
     assert at("consumer drain --all").out == "there is no consumer to ask\n"
 
@@ -126,6 +126,6 @@ def test_nobody_to_ask_is_said_so(at: Cli) -> None:
         ("consumer dance a", 2),
     ],
 )
-def test_what_cannot_be_is_refused(at: Cli, line: str, code: int) -> None:
+def test_cli_consumer_refuses_unknown_consumers_and_contradicting_options(at: Cli, line: str, code: int) -> None:
     at("publish -q mail", "1")
     at(line, code=code)

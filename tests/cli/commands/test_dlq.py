@@ -31,7 +31,7 @@ def ids(at: Cli, line: str = "dlq list -q jobs") -> list[str]:
 
 
 @pytest.mark.usefixtures("letters")
-def test_list(at: Cli) -> None:
+def test_cli_dlq_list_shows_the_dead_letters_as_json_and_table(at: Cli) -> None:
     cards = at("dlq list -q jobs-dlq --json").lines
     assert all(set(card) == CARD for card in cards)
     assert [card["messageId"] for card in cards] == ["a", "b", "c", "d"]
@@ -46,7 +46,7 @@ def test_list(at: Cli) -> None:
 
 
 @pytest.mark.usefixtures("letters")
-def test_list_by_filter_limit_and_state(at: Cli) -> None:
+def test_cli_dlq_list_selects_by_filter_limit_and_state(at: Cli) -> None:
     late = "reasonCode=TIMEOUT and attempt>=1 and failedAt>2026-01-14"
     assert ids(at, f"dlq list -q jobs --filter '{late}'") == ["c", "d"]
     assert ids(at, "dlq list -q jobs --limit 1") == ["a"]
@@ -58,7 +58,7 @@ def test_list_by_filter_limit_and_state(at: Cli) -> None:
 
 
 @pytest.mark.usefixtures("letters")
-def test_whole_records(at: Cli) -> None:
+def test_cli_dlq_list_records_and_dlq_show_print_complete_records(at: Cli) -> None:
     records = at("dlq list -q jobs --records --filter messageId=a").lines
     assert records == [at("dlq show -q jobs-dlq a --json").json]
     assert set(records[0]) == {"originalMessage", "failure", "routing"}
@@ -69,7 +69,7 @@ def test_whole_records(at: Cli) -> None:
 
 
 @pytest.mark.usefixtures("letters")
-def test_stats(at: Cli) -> None:
+def test_cli_dlq_stats_counts_by_reason_and_day(at: Cli) -> None:
     at("dlq quarantine -q jobs --id b")
     stats = at("dlq stats -q jobs-dlq --json").json
     assert (stats["ok"], stats["total"], stats["parked"], stats["sources"]) == (True, 3, 1, ["jobs"])
@@ -81,7 +81,7 @@ def test_stats(at: Cli) -> None:
 
 
 @pytest.mark.usefixtures("letters")
-def test_requeue_by_filter(at: Cli) -> None:
+def test_cli_dlq_requeue_by_filter_moves_the_matching_messages_back_with_attempt_1(at: Cli) -> None:
     answer = at("dlq requeue -q jobs-dlq --filter reasonCode=TIMEOUT --json").json
     assert answer == {
         "ok": True,
@@ -96,7 +96,7 @@ def test_requeue_by_filter(at: Cli) -> None:
 
 
 @pytest.mark.usefixtures("letters")
-def test_requeue_by_id_and_all(at: Cli) -> None:
+def test_cli_dlq_requeue_by_id_and_all_moves_the_chosen_messages(at: Cli) -> None:
     assert at("dlq requeue -q jobs --id d --id a --json").json["ids"] == ["a", "d"]
     at("dlq quarantine -q jobs --id b")
     assert at("dlq requeue -q jobs --all").out == "requeued: 1 under jobs (c)\n"
@@ -105,7 +105,7 @@ def test_requeue_by_id_and_all(at: Cli) -> None:
 
 
 @pytest.mark.usefixtures("letters")
-def test_purge(at: Cli) -> None:
+def test_cli_dlq_purge_drops_dead_letters_and_keeps_quarantined_messages_unless_selected(at: Cli) -> None:
     at("dlq quarantine -q jobs --filter messageId=a")
     assert at("dlq purge -q jobs --all --json").json["count"] == 3
     assert ids(at, "dlq list -q jobs --state all") == ["a"]
@@ -116,7 +116,9 @@ def test_purge(at: Cli) -> None:
 @pytest.mark.usefixtures("letters")
 @pytest.mark.parametrize("verb", ["requeue", "quarantine", "purge"])
 @pytest.mark.parametrize(("which", "count"), [("--all", 4), ("--filter reasonCode=TIMEOUT", 2), ("--id a", 1)])
-def test_a_dry_run_counts_and_changes_nothing(at: Cli, verb: str, which: str, count: int) -> None:
+def test_cli_dlq_dry_run_counts_the_selected_messages_and_changes_nothing(
+    at: Cli, verb: str, which: str, count: int
+) -> None:
     answer = at(f"dlq {verb} -q jobs {which} --dry-run --json").json
     assert (answer["count"], answer["dryRun"]) == (count, True)
     assert "would have been" in at(f"dlq {verb} -q jobs {which} --dry-run").out
@@ -138,7 +140,7 @@ def test_a_dry_run_counts_and_changes_nothing(at: Cli, verb: str, which: str, co
         ("--id ../a", 2, "bad_input", "messageId"),
     ],
 )
-def test_bad_input_moves_nothing(
+def test_cli_dlq_bad_input_is_refused_and_moves_nothing(
     at: Cli, published: Published, verb: str, which: str, code: int, problem: str, field: str
 ) -> None:
     at("publish -q jobs --id alive --delay 100 1")
@@ -147,7 +149,7 @@ def test_bad_input_moves_nothing(
     assert ids(at) == ["a", "b", "c", "d"]
 
 
-def test_a_bad_filter_is_pointed_at(at: Cli, published: Published) -> None:
+def test_filter_error_of_cli_dlq_list_points_at_the_wrong_field(at: Cli, published: Published) -> None:
     published("jobs", "1")
     refused = at("dlq list -q jobs --filter", "reasonCode=TIMEOUT and atempt>=3", code=2)
     assert refused.err.splitlines() == [
@@ -157,13 +159,13 @@ def test_a_bad_filter_is_pointed_at(at: Cli, published: Published) -> None:
     ]
 
 
-def test_show_of_one_that_is_not_dead(at: Cli, published: Published) -> None:
+def test_cli_dlq_show_of_a_message_that_is_not_dead_is_a_wrong_state(at: Cli, published: Published) -> None:
     (id,) = published("jobs", "1")
     assert at(f"dlq show -q jobs {id} --json", code=4).complaint["code"] == "wrong_state"
     assert at("dlq show -q jobs nobody --json", code=3).complaint["code"] == "not_found"
 
 
-def test_no_dead_letters(at: Cli, published: Published) -> None:
+def test_cli_dlq_commands_without_dead_letters_report_zero(at: Cli, published: Published) -> None:
     published("jobs", "1")
     assert "no dead letters under jobs-dlq" in at("dlq list -q jobs-dlq").err
     assert at("dlq stats -q jobs").out == "jobs: 0 dead, 0 parked\n"

@@ -20,7 +20,7 @@ def served(url: str, *, address: str = "") -> StoreLock:
 
 
 @pytest.mark.parametrize("url", PLACES.values(), ids=PLACES)
-def test_health_of_a_store_that_no_server_ever_had_is_that_of_the_store(cli: Cli, url: str) -> None:
+def test_health_of_a_store_never_held_by_a_server_is_that_of_the_store(cli: Cli, url: str) -> None:
     cli(f"publish -q mail 1 --store {url}")
     assert cli(f"health --store {url}").out == "ok\n"
     found = cli(f"health --store {url} --json")

@@ -42,7 +42,7 @@ COUNTS = {
 }
 
 
-def test_peek_shows_what_comes_next_and_takes_nothing(at: Cli, published: Published) -> None:
+def test_peek_shows_the_next_messages_and_leases_none(at: Cli, published: Published) -> None:
     published("mail", *"12345")
     lines = at("peek -q mail --limit 3 --json").lines
     assert [line["message"]["payload"] for line in lines] == [1, 2, 3]
@@ -53,7 +53,7 @@ def test_peek_shows_what_comes_next_and_takes_nothing(at: Cli, published: Publis
     assert at("status --json").json["queues"][0]["ready"] == 5
 
 
-def test_peek_by_state_and_filter(at: Cli, published: Published, killed: Killed) -> None:
+def test_peek_selects_by_state_and_filter(at: Cli, published: Published, killed: Killed) -> None:
     published("mail", *(f'{{"n": {n}}}' for n in range(5)))
     lines = at("peek -q mail --json --filter", "payload.n>=3").lines
     assert [line["message"]["payload"]["n"] for line in lines] == [3, 4]
@@ -65,7 +65,7 @@ def test_peek_by_state_and_filter(at: Cli, published: Published, killed: Killed)
     assert "no parked messages in mail" in at("peek -q mail --state parked").err
 
 
-def test_show_finds_a_message_wherever_it_is(at: Cli, published: Published, killed: Killed) -> None:
+def test_show_finds_a_ready_done_or_dead_message(at: Cli, published: Published, killed: Killed) -> None:
     (id,) = published("mail", '{"to": "ann"}')
     shown = at(f"show -q mail {id} --json").json
     assert set(shown) == CARD
@@ -78,7 +78,7 @@ def test_show_finds_a_message_wherever_it_is(at: Cli, published: Published, kill
     assert "reasonMessage no" in people
 
 
-def test_a_message_nobody_knows_is_not_found(at: Cli, published: Published) -> None:
+def test_show_of_an_unknown_message_is_not_found(at: Cli, published: Published) -> None:
     published("mail", "1")
     complaint = at("show -q mail nobody --json", code=3).complaint
     assert complaint == {
@@ -112,7 +112,7 @@ def test_status_counts_each_state(at: Cli, backend: str, published: Published, k
     assert (jobs["dead"], jobs["headAgeSec"], jobs["dlqQueue"]) == (1, None, "jobs-dlq")
 
 
-def test_status_for_people(at: Cli, published: Published) -> None:
+def test_status_without_json_is_a_table_with_the_durability(at: Cli, published: Published) -> None:
     published("mail", "1")
     first, titles, row = at("status").out.splitlines()
     assert "durability full" in first
@@ -120,7 +120,7 @@ def test_status_for_people(at: Cli, published: Published) -> None:
     assert row.split()[:3] == ["mail", "1", "1"]
 
 
-def test_status_by_the_name_of_the_dead_letters(at: Cli, killed: Killed) -> None:
+def test_status_of_a_dead_letter_queue_name_shows_its_source_queues(at: Cli, killed: Killed) -> None:
     killed("jobs", "x", "y")
     answer = at("status -q jobs-dlq --json").json
     assert answer["deadLettersOf"] == ["jobs"]
@@ -128,14 +128,14 @@ def test_status_by_the_name_of_the_dead_letters(at: Cli, killed: Killed) -> None
     assert "jobs-dlq shows the dead letters of jobs" in at("status -q jobs-dlq").out
 
 
-def test_status_of_a_queue_nobody_published_to(at: Cli, published: Published) -> None:
+def test_status_of_a_queue_never_published_to_says_so(at: Cli, published: Published) -> None:
     published("mail", "1")
     (row,) = at("status -q nothing --json").json["queues"]
     assert (row["exists"], row["backlog"]) == (False, 0)
     assert "nothing was ever published to nothing" in at("status -q nothing").err
 
 
-def test_queues_are_listed(at: Cli, published: Published) -> None:
+def test_cli_queues_lists_backlog_dead_letters_and_policy_of_each_queue(at: Cli, published: Published) -> None:
     published("mail", "1")
     at("policy set -q jobs", '{"dlq": {"queue": "graves"}}')
     rows = at("queues --json").json["queues"]
@@ -147,7 +147,7 @@ def test_queues_are_listed(at: Cli, published: Published) -> None:
 
 
 @pytest.mark.parametrize("line", ["status", "queues", "peek -q mail", "dlq list -q mail", "dlq stats -q mail"])
-def test_looking_where_there_is_nothing_yet(at: Cli, tmp_path: Path, line: str) -> None:
+def test_cli_inspection_without_a_store_says_so_and_creates_no_file(at: Cli, tmp_path: Path, line: str) -> None:
     assert "there is no store at" in at(line).err
     assert list(tmp_path.iterdir()) == []
 
@@ -165,13 +165,13 @@ def test_looking_where_there_is_nothing_yet(at: Cli, tmp_path: Path, line: str) 
         "status --backend cloud",
     ],
 )
-def test_bad_input(cli: Cli, line: str) -> None:
+def test_cli_inspection_commands_refuse_bad_input(cli: Cli, line: str) -> None:
     result = cli(f"{line} --json")
     assert result.code == 2
     assert result.complaint["code"] in ("bad_input", "bad_filter")
 
 
-def test_status_names_the_strategy_of_a_queue_that_has_one(at: Cli, published: Published) -> None:
+def test_dispatch_strategy_is_set_shown_in_status_and_lists_its_consumers(at: Cli, published: Published) -> None:
     published("mail", "1")
     assert at("dispatch set mail --strategy round_robin --json").json["strategy"] == "round_robin"
     assert "mail is dispatched by round_robin" in at("status").err
@@ -190,7 +190,7 @@ def test_status_names_the_strategy_of_a_queue_that_has_one(at: Cli, published: P
 # -- many queues ------------------------------------------------------------------------------------------------------
 
 
-def test_lists_of_queues_are_limited_on_a_terminal_and_complete_for_programs(
+def test_cli_queue_lists_are_limited_on_a_terminal_and_complete_with_json(
     at: Cli, published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "SHOWN", 3)

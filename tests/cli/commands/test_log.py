@@ -29,7 +29,7 @@ def damage(folder: Path, number: int = 0) -> Path:
     return path
 
 
-def test_a_log_in_order(cli: Cli, folder: Path) -> None:
+def test_cli_log_check_of_a_sound_log_reports_its_records_and_no_findings(cli: Cli, folder: Path) -> None:
     result = cli("log check log")
     assert result.code == 0
     assert result.out.startswith("40 records of 3 topics, 1 to 40, in ")
@@ -40,7 +40,7 @@ def test_a_log_in_order(cli: Cli, folder: Path) -> None:
     assert len(found["epoch"]) == 32
 
 
-def test_a_damaged_record_is_named_and_nothing_is_changed(cli: Cli, folder: Path) -> None:
+def test_cli_log_check_names_a_damaged_record_and_changes_no_file(cli: Cli, folder: Path) -> None:
     path = damage(folder)
     before = path.read_bytes()
     result = cli("log check log --json")
@@ -53,7 +53,7 @@ def test_a_damaged_record_is_named_and_nothing_is_changed(cli: Cli, folder: Path
     assert path.read_bytes() == before
 
 
-def test_repair_sets_aside_and_tells_the_gap(cli: Cli, folder: Path) -> None:
+def test_cli_log_repair_quarantines_the_damaged_file_and_reports_the_gap(cli: Cli, folder: Path) -> None:
     damage(folder)
     result = cli("log repair log --json")
     assert result.code == 5  # what is lost stays lost
@@ -64,7 +64,7 @@ def test_repair_sets_aside_and_tells_the_gap(cli: Cli, folder: Path) -> None:
     assert "done: log/00000000000000000001.log was damaged" not in cli("log repair log").out  # only once
 
 
-def test_repair_mends_what_can_be_mended(cli: Cli, folder: Path) -> None:
+def test_cli_log_repair_restores_a_damaged_index(cli: Cli, folder: Path) -> None:
     path = segments(folder)[0]
     content = bytearray(path.read_bytes())
     content[-90] ^= 1  # in its index
@@ -75,7 +75,7 @@ def test_repair_mends_what_can_be_mended(cli: Cli, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["check", "repair", "dump", "repair --dry-run"])
-def test_where_there_is_no_log_none_is_made(cli: Cli, tmp_path: Path, verb: str) -> None:
+def test_cli_log_commands_in_a_folder_without_a_log_create_none(cli: Cli, tmp_path: Path, verb: str) -> None:
     (tmp_path / "empty").mkdir()
     for name in ("empty", "nowhere"):
         result = cli(f"log {verb} {name} --json")
@@ -84,13 +84,13 @@ def test_where_there_is_no_log_none_is_made(cli: Cli, tmp_path: Path, verb: str)
     assert list((tmp_path / "empty").iterdir()) == []
 
 
-def test_a_log_that_is_held_is_not_repaired(cli: Cli, folder: Path) -> None:
+def test_cli_log_repair_of_a_log_in_use_is_refused_as_busy(cli: Cli, folder: Path) -> None:
     with open_log(folder):
         assert cli("log check log").code == 0
         assert cli("log repair log --json").complaint["code"] == "store_busy"
 
 
-def test_dump_for_people(cli: Cli, folder: Path) -> None:
+def test_cli_log_dump_prints_readable_lines(cli: Cli, folder: Path) -> None:
     lines = cli("log dump log --limit 3").out.splitlines()
     assert lines[0] == '1 trades#1 2026-01-13 09:21:00Z key=KRX type=tick {"price": 1}'
     assert lines[1] == "2 raw#1 2026-01-13 09:21:00Z 2 bytes: ff 00"
@@ -98,7 +98,7 @@ def test_dump_for_people(cli: Cli, folder: Path) -> None:
     assert lines[2].endswith("…")
 
 
-def test_dump_for_programs(cli: Cli, folder: Path) -> None:
+def test_cli_log_dump_json_is_one_object_per_record(cli: Cli, folder: Path) -> None:
     lines = cli("log dump log --json").lines
     assert [line["sequence"] for line in lines] == list(range(1, 41))
     assert lines[0] == {
@@ -114,7 +114,7 @@ def test_dump_for_programs(cli: Cli, folder: Path) -> None:
     assert lines[1]["payloadBase64"] == "/wA="
 
 
-def test_dump_a_part(cli: Cli, folder: Path) -> None:
+def test_cli_log_dump_selects_by_sequence_topic_and_limit(cli: Cli, folder: Path) -> None:
     def dumped(words: str) -> list[int]:
         return [line["sequence"] for line in cli(f"log dump log --json {words}").lines]
 
@@ -129,13 +129,13 @@ def test_dump_a_part(cli: Cli, folder: Path) -> None:
     ("words", "field"),
     [("--from-seq 0", "fromSeq"), ("--from-seq 42", "start"), ("--limit -1", "limit"), ("--frames", "frames")],
 )
-def test_dump_refuses_what_makes_no_sense(cli: Cli, folder: Path, words: str, field: str) -> None:
+def test_cli_log_dump_refuses_bad_options_by_name(cli: Cli, folder: Path, words: str, field: str) -> None:
     result = cli(f"log dump log --json {words}")
     assert result.code == 2
     assert result.complaint["field"] == field
 
 
-def test_what_is_no_longer_kept_is_said_with_both_numbers(cli: Cli, folder: Path) -> None:
+def test_cli_log_dump_from_a_retired_sequence_names_it_and_the_first_kept_sequence(cli: Cli, folder: Path) -> None:
     with open_log(folder) as log:
         log.trim(30)
         first = log.first
@@ -145,7 +145,7 @@ def test_what_is_no_longer_kept_is_said_with_both_numbers(cli: Cli, folder: Path
     assert result.complaint["error"] == f"start: sequence 2 is no longer kept; the log begins at {first}"
 
 
-def test_dump_what_is_sound_in_a_damaged_file(cli: Cli, folder: Path) -> None:
+def test_cli_log_dump_of_a_damaged_file_prints_its_sound_records(cli: Cli, folder: Path) -> None:
     path = damage(folder)
     last = int(segments(folder)[1].stem) - 1
     found = [line["sequence"] for line in cli(f"log dump {path} --json").lines]
@@ -153,7 +153,7 @@ def test_dump_what_is_sound_in_a_damaged_file(cli: Cli, folder: Path) -> None:
     assert [line["sequence"] for line in cli(f"log dump {path} --topic raw --json").lines] == [2]
 
 
-def test_frames_are_dumped_as_they_are_stored(folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_cli_log_dump_frames_writes_the_stored_bytes(folder: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     assert run(["log", "dump", "log", "--frames", "--topic", "trades", "--from-seq", "2"]) == 0
     sys.stdout.flush()
     out, _ = capfdbinary.readouterr()
@@ -161,7 +161,7 @@ def test_frames_are_dumped_as_they_are_stored(folder: Path, capfdbinary: pytest.
     assert [record.sequence for record in found] == list(range(3, 41, 2))
 
 
-def test_check_works_beside_a_writer(cli: Cli, folder: Path) -> None:
+def test_cli_log_check_and_dump_work_while_a_writer_holds_the_log(cli: Cli, folder: Path) -> None:
     with open_log(folder) as log:
         log.append(new(5))
         assert cli("log check log --json").json["last"] == 45

@@ -9,7 +9,7 @@ from tests.support.cli import Cli, Published
 from yirangmq.testing import ManualClock
 
 
-def test_drop_by_id(at: Cli, published: Published) -> None:
+def test_drop_by_id_removes_the_named_messages_only(at: Cli, published: Published) -> None:
     first, second, third = published("mail", *"123")
     tried = at(f"drop -q mail {first} {second} --dry-run --json").json
     assert (tried["count"], tried["dryRun"]) == (2, True)
@@ -27,13 +27,13 @@ def test_drop_by_id(at: Cli, published: Published) -> None:
     assert [line["messageId"] for line in at("peek -q mail --json").lines] == [third]
 
 
-def test_one_unknown_id_and_nothing_is_dropped(at: Cli, published: Published) -> None:
+def test_drop_with_an_unknown_id_drops_nothing(at: Cli, published: Published) -> None:
     (id,) = published("mail", "1")
     assert at(f"drop -q mail {id} nobody --json", code=3).complaint["field"] == "id"
     assert at("status --json").json["queues"][0]["ready"] == 1
 
 
-def test_drop_a_whole_queue(at: Cli, published: Published) -> None:
+def test_drop_whole_queue_removes_the_queue_and_leaves_the_others(at: Cli, published: Published) -> None:
     published("mail", "1", "2")
     published("jobs", "1")
     assert at("drop -q mail --whole-queue --dry-run --json").json["count"] == 2
@@ -43,7 +43,7 @@ def test_drop_a_whole_queue(at: Cli, published: Published) -> None:
     assert at("drop -q mail --whole-queue --json", code=3).complaint["code"] == "not_found"
 
 
-def test_a_queue_in_use_is_not_dropped_by_mistake(at: Cli, published: Published) -> None:
+def test_drop_whole_queue_with_leased_messages_needs_force(at: Cli, published: Published) -> None:
     published("mail", "1")
     at("consume -q mail --no-ack")
     assert at("drop -q mail --whole-queue --json", code=4).complaint["code"] == "wrong_state"
@@ -53,7 +53,7 @@ def test_a_queue_in_use_is_not_dropped_by_mistake(at: Cli, published: Published)
 @pytest.mark.parametrize(
     "line", ["drop -q mail", "drop -q mail x --whole-queue", "drop -q mail ../x", "drop -q ../q x"]
 )
-def test_bad_input(at: Cli, published: Published, line: str) -> None:
+def test_drop_refuses_bad_input(at: Cli, published: Published, line: str) -> None:
     published("mail", "1")
     assert at(f"{line} --json", code=2).complaint["code"] == "bad_input"
 
@@ -66,7 +66,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     return clock
 
 
-def test_sweep_does_what_is_due(at: Cli, published: Published, clock: ManualClock) -> None:
+def test_sweep_applies_due_transitions_and_its_dry_run_counts_them_by_state(
+    at: Cli, published: Published, clock: ManualClock
+) -> None:
     published("mail", "1", "2")
     at("consume -q mail --max 1 --no-ack --lease-seconds 10")
     for _ in range(3):
@@ -87,7 +89,7 @@ def test_sweep_does_what_is_due(at: Cli, published: Published, clock: ManualCloc
     assert at("sweep").out == "swept: 0 changes\n"
 
 
-def test_a_sound_store_is_in_order(at: Cli, published: Published) -> None:
+def test_check_and_repair_of_a_sound_store_report_no_findings(at: Cli, published: Published) -> None:
     published("mail", "1", "2")
     assert at("check --json").json == {"ok": True, "findings": [], "left": 0}
     assert at("check").out == "in order: nothing is wrong\n"
@@ -95,12 +97,12 @@ def test_a_sound_store_is_in_order(at: Cli, published: Published) -> None:
 
 
 @pytest.mark.parametrize("line", ["check", "repair", "repair --dry-run", "export", "drop -q mail x"])
-def test_no_store_is_an_error_where_one_is_needed(at: Cli, tmp_path: Path, line: str) -> None:
+def test_cli_maintenance_without_a_store_is_an_error_and_creates_no_file(at: Cli, tmp_path: Path, line: str) -> None:
     assert at(f"{line} --json", code=3).complaint["field"] == "store"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_damage_is_found_and_mended(cli: Cli, tmp_path: Path) -> None:
+def test_check_finds_a_wrong_count_and_repair_corrects_it(cli: Cli, tmp_path: Path) -> None:
     cli("publish -q mail 1")
     db = apsw.Connection(str(tmp_path / "yirang.db"))
     db.execute("UPDATE queue SET ready = 7")
@@ -115,7 +117,7 @@ def test_damage_is_found_and_mended(cli: Cli, tmp_path: Path) -> None:
     assert cli("check").code == 0
 
 
-def test_a_file_that_does_not_open_is_salvaged(cli: Cli, tmp_path: Path) -> None:
+def test_salvage_by_repair_recovers_messages_of_a_file_that_does_not_open(cli: Cli, tmp_path: Path) -> None:
     cli("publish -q mail", '"hello"')
     path = tmp_path / "yirang.db"
     path.write_bytes(bytes(100) + path.read_bytes()[100:])
@@ -127,7 +129,7 @@ def test_a_file_that_does_not_open_is_salvaged(cli: Cli, tmp_path: Path) -> None
     assert '"hello"' in cli("consume -q mail").out
 
 
-def test_a_file_of_another_kind_is_store_trouble(cli: Cli, tmp_path: Path) -> None:
+def test_store_damaged_is_reported_by_every_command_for_a_file_of_another_kind(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "yirang.db").write_bytes(b"this is no database, but long enough to be looked at as one" * 50)
     for line in ("status", "publish -q mail 1", "check", "repair"):
         result = cli(f"{line} --json")

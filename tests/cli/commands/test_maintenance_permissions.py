@@ -10,7 +10,7 @@ from tests.support.file_modes import mode_of
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "files"])
-def test_health_permissions_that_are_loose_are_told_as_by_check_and_mended_by_repair(
+def test_health_permissions_too_open_are_reported_as_by_check_and_closed_by_repair(
     cli: Cli, tmp_path: Path, backend: str
 ) -> None:
     url, part = (

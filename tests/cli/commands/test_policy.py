@@ -8,14 +8,14 @@ from tests.support.cli import Cli
 from yirangmq.format.json_codec import loads
 
 
-def test_a_queue_without_a_policy_lives_on_defaults(at: Cli) -> None:
+def test_policy_get_of_a_queue_without_its_own_policy_shows_the_defaults(at: Cli) -> None:
     answer = at("policy get -q mail --json").json
     assert (answer["queue"], answer["own"]) == ("mail", False)
     assert answer["policy"]["retry"]["limit"] == 5
     assert loads(at("policy get -q mail").out.encode()) == answer["policy"]
 
 
-def test_a_policy_is_set_from_text_file_and_stdin(at: Cli, tmp_path: Path) -> None:
+def test_policy_set_accepts_text_file_stdin_and_defaults(at: Cli, tmp_path: Path) -> None:
     at("policy set -q mail", '{"retry": {"limit": 2}}')
     assert at("policy get -q mail --json").json["policy"]["retry"]["limit"] == 2
     (tmp_path / "p.json").write_text('{"visibilityTimeoutSec": 7}')
@@ -27,14 +27,14 @@ def test_a_policy_is_set_from_text_file_and_stdin(at: Cli, tmp_path: Path) -> No
     assert at("policy get -q mail --json").json["own"] is False
 
 
-def test_a_dry_run_sets_nothing(at: Cli) -> None:
+def test_policy_set_dry_run_changes_nothing(at: Cli) -> None:
     answer = at("policy set -q mail --dry-run --json", '{"ttlSec": 9}').json
     assert (answer["dryRun"], answer["policy"]["ttlSec"]) == (True, 9)
     assert at("policy get -q mail --json").json["policy"]["ttlSec"] == 0
     assert "would be" in at("policy set -q mail --dry-run", "{}").out
 
 
-def test_a_policy_is_checked_without_a_store(cli: Cli, tmp_path: Path) -> None:
+def test_policy_validate_needs_no_store(cli: Cli, tmp_path: Path) -> None:
     good = cli("policy validate", '{"retry": {"backoff": "linear"}}')
     assert (good.code, "a good policy" in good.out) == (0, True)
     assert list(tmp_path.iterdir()) == []
@@ -54,7 +54,7 @@ def test_a_policy_is_checked_without_a_store(cli: Cli, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("verb", ["validate", "set -q mail", "set -q mail --dry-run"])
-def test_a_bad_policy_names_its_field_and_is_not_set(cli: Cli, verb: str, text: str, field: str) -> None:
+def test_policy_with_a_bad_value_is_refused_by_field_and_not_set(cli: Cli, verb: str, text: str, field: str) -> None:
     result = cli(f"policy {verb} --json", text)
     assert result.code == 2
     assert (result.complaint["code"], result.complaint["field"]) == ("bad_policy", field)
@@ -74,12 +74,12 @@ def test_a_bad_policy_names_its_field_and_is_not_set(cli: Cli, verb: str, text: 
         "policy get",
     ],
 )
-def test_bad_input(cli: Cli, line: str) -> None:
+def test_policy_commands_refuse_bad_input(cli: Cli, line: str) -> None:
     result = cli(f"{line} --json")
     assert (result.code, result.complaint["code"]) == (2, "bad_input")
 
 
-def test_a_policy_broken_by_hand_is_trouble_of_its_own_queue_only(cli: Cli, tmp_path: Path) -> None:
+def test_policy_file_damaged_by_hand_blocks_consume_of_its_own_queue_only(cli: Cli, tmp_path: Path) -> None:
     for queue in ("mail", "post"):
         cli(f"publish --path store -q {queue} 1")
     policy = tmp_path / "store" / "mail" / "config" / "policy.json"

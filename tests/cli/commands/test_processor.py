@@ -10,7 +10,7 @@ from tests.support.cli import Cli
 CHAIN = '{"checks": [{"check": "encoding", "encoding": "euc-kr"}, {"check": "length", "max": 5}]}'
 
 
-def test_a_processor_is_set_and_the_rest_of_the_policy_stays(at: Cli) -> None:
+def test_processor_set_keeps_the_rest_of_the_policy(at: Cli) -> None:
     at("policy set -q mail", '{"ttlSec": 60}')
     done = at("processor set --json -q mail", CHAIN).json
     assert (done["queue"], done["dryRun"]) == ("mail", False)
@@ -22,7 +22,7 @@ def test_a_processor_is_set_and_the_rest_of_the_policy_stays(at: Cli) -> None:
     }  # fmt: skip
 
 
-def test_all_are_listed(at: Cli) -> None:
+def test_processor_list_shows_the_processors_of_all_queues(at: Cli) -> None:
     assert "no queue has a processor" in at("processor list").out
     at("processor set -q mail", CHAIN)
     at("processor set -q post", '{"integrity": "sha256"}')
@@ -32,7 +32,7 @@ def test_all_are_listed(at: Cli) -> None:
     assert post.split() == ["post", "policy", "sha256", "-", "-"]
 
 
-def test_files_are_tried_and_nothing_is_stored(at: Cli, tmp_path: Path) -> None:
+def test_processor_check_is_a_dry_run_on_files_and_stores_nothing(at: Cli, tmp_path: Path) -> None:
     at("processor set -q mail", CHAIN)
     (tmp_path / "good").write_bytes("이".encode("euc-kr"))
     (tmp_path / "bad").write_bytes(b"\xff\xff")
@@ -51,14 +51,14 @@ def test_files_are_tried_and_nothing_is_stored(at: Cli, tmp_path: Path) -> None:
     assert at("status --json -q mail").json["queues"][0]["ready"] == 0
 
 
-def test_headers_can_be_tried_too(at: Cli, tmp_path: Path) -> None:
+def test_processor_check_tests_header_options(at: Cli, tmp_path: Path) -> None:
     at("processor set -q mail", '{"checks": [{"check": "headers", "fields": {"type": {}, "attributes.bank": {}}}]}')
     (tmp_path / "one").write_bytes(b"1")
     assert "one: unfit: type: is missing" in at("processor check -q mail one", code=2).out
     at("processor check -q mail one --type transfer --attribute bank=012")
 
 
-def test_a_queue_without_one_takes_everything(at: Cli, tmp_path: Path) -> None:
+def test_processor_missing_on_a_queue_means_every_message_fits(at: Cli, tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(b"1")
     at("publish -q mail", "1")
     done = at("processor check -q mail one")
@@ -67,7 +67,7 @@ def test_a_queue_without_one_takes_everything(at: Cli, tmp_path: Path) -> None:
     assert "not_found" in at("processor remove -q mail", code=3).err
 
 
-def test_it_is_taken_away(at: Cli) -> None:
+def test_processor_remove_ends_the_checks_of_the_queue(at: Cli) -> None:
     at("processor set -q mail", CHAIN)
     assert "unfit" in at("publish -q mail --raw 123456", code=2).err
     at("processor remove -q mail")
@@ -82,18 +82,20 @@ def test_it_is_taken_away(at: Cli) -> None:
      ([], "give one of")],
     ids=["broken", "null", "unknown", "forbidden", "nothing"],
 )  # fmt: skip
-def test_a_wrong_one_is_refused(at: Cli, words: list[str], complaint: str) -> None:
+def test_processor_set_refuses_a_bad_document_with_the_reason(at: Cli, words: list[str], complaint: str) -> None:
     done = at("processor set -q mail", *words, code=2)
     assert complaint in done.err
 
 
-def test_a_dry_run_sets_nothing(at: Cli) -> None:
+def test_processor_set_dry_run_changes_nothing(at: Cli) -> None:
     assert "would be now" in at("processor set --dry-run -q mail", CHAIN).out
     at("publish -q mail --raw 123456")
 
 
 @pytest.mark.process
-def test_hooks_are_allowed_by_the_environment(at: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hook_runs_only_if_the_environment_allows_its_module(
+    at: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "bank_rules.py").write_text(
         "def check(message):\n    return message.payload[:1] == b'1' or 'is no one'\n"
     )

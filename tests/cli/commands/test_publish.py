@@ -7,7 +7,7 @@ import pytest
 from tests.support.cli import Cli
 
 
-def test_json_text_is_published_and_named(at: Cli) -> None:
+def test_cli_publish_of_json_text_prints_the_message_id(at: Cli) -> None:
     assert at("publish -q mail", '{"to": "ann"}').out.startswith("published ")
     answer = at("publish -q mail --json", '{"to": "bob"}').json
     assert answer == {
@@ -21,7 +21,7 @@ def test_json_text_is_published_and_named(at: Cli) -> None:
     assert shown["message"]["payload"] == {"to": "bob"}
 
 
-def test_the_payload_may_come_from_an_option_a_file_or_stdin(at: Cli, tmp_path: Path) -> None:
+def test_cli_publish_takes_the_payload_from_an_option_a_file_or_stdin(at: Cli, tmp_path: Path) -> None:
     (tmp_path / "m.json").write_bytes(b'{ "n": 2 }\n')
     at("publish -q mail --payload", '{"n": 1}')
     at("publish -q mail --file m.json")
@@ -30,12 +30,12 @@ def test_the_payload_may_come_from_an_option_a_file_or_stdin(at: Cli, tmp_path: 
     assert payloads == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
-def test_the_payload_keeps_its_own_text(at: Cli) -> None:
+def test_cli_publish_keeps_the_text_of_the_json_payload(at: Cli) -> None:
     at("publish -q mail", ' {"b": 1.50, "a": 1e3} ')
     assert at("consume -q mail --raw").out == '{"b": 1.50, "a": 1e3}\n'
 
 
-def test_options_are_laid_over_an_envelope(at: Cli) -> None:
+def test_cli_publish_options_override_fields_of_an_envelope(at: Cli) -> None:
     envelope = '{"type": "old", "attributes": {"a": 1, "b": 2}, "custom": [1], "payload": {"x": 1.0}}'
     at(
         "publish -q mail --id m-1 --type new --type-version 2 --trace-id t-1 --dedup-key k-1 --priority 0 "
@@ -58,13 +58,15 @@ def test_options_are_laid_over_an_envelope(at: Cli) -> None:
     }
 
 
-def test_options_give_a_bare_payload_an_envelope(at: Cli) -> None:
+def test_cli_publish_options_wrap_a_bare_payload_in_an_envelope(at: Cli) -> None:
     at("publish -q mail --id m-1 --type note", '{"payload": 1}')
     message = at("show -q mail m-1 --json").json["message"]
     assert (message["type"], message["payload"]) == ("note", {"payload": 1})
 
 
-def test_messages_of_a_group_go_one_at_a_time_and_those_for_a_consumer_to_that_one(at: Cli, tmp_path: Path) -> None:
+def test_group_messages_are_delivered_one_at_a_time_and_targeted_messages_only_to_their_consumer(
+    at: Cli, tmp_path: Path
+) -> None:
     (tmp_path / "two").write_bytes(b'"1"\n{"messageId": "m-2", "groupId": "theirs", "payload": 2}\n')
     at("publish -q mail --file two --lines --group g")
     at("publish -q mail --raw --file two --id m-3 --group g --target anna")
@@ -79,12 +81,12 @@ def test_messages_of_a_group_go_one_at_a_time_and_those_for_a_consumer_to_that_o
 
 
 @pytest.mark.parametrize(("options", "field"), [("--group ''", "groupId"), ("--target 'a b'", "targetConsumerId")])
-def test_a_group_or_a_target_that_cannot_be_is_named(at: Cli, options: str, field: str) -> None:
+def test_cli_publish_refuses_a_bad_group_or_target_by_field(at: Cli, options: str, field: str) -> None:
     failed = at(f"publish -q mail {options}", "1", code=2)
     assert field in failed.err
 
 
-def test_any_bytes_pass_untouched(at: Cli, tmp_path: Path) -> None:
+def test_cli_publish_raw_stores_any_bytes_unchanged(at: Cli, tmp_path: Path) -> None:
     photo = bytes(range(256)) * 3
     (tmp_path / "photo").write_bytes(photo)
     at("publish -q images --raw --file photo --id p --type image --content-type image/png --priority 1")
@@ -94,7 +96,7 @@ def test_any_bytes_pass_untouched(at: Cli, tmp_path: Path) -> None:
     assert "768 bytes: 00 01 02" in at("peek -q images").out
 
 
-def test_priority_and_delay(at: Cli) -> None:
+def test_cli_publish_priority_orders_messages_and_delay_holds_them_back(at: Cli) -> None:
     at("publish -q mail", "1")
     at("publish -q mail --priority 5", "2")
     at("publish -q mail --priority 0", "3")
@@ -103,7 +105,7 @@ def test_priority_and_delay(at: Cli) -> None:
     assert at("status -q mail --json").json["queues"][0]["delayed"] == 1
 
 
-def test_the_same_key_or_id_again_stores_nothing(at: Cli) -> None:
+def test_dedup_of_cli_publish_stores_the_same_key_or_id_once(at: Cli) -> None:
     first = at("publish -q mail --json --dedup-key k", "1").json
     again = at("publish -q mail --json --dedup-key k", "2").json
     assert (again["duplicate"], again["messageId"]) == (True, first["messageId"])
@@ -111,7 +113,7 @@ def test_the_same_key_or_id_again_stores_nothing(at: Cli) -> None:
     assert at("status --json").json["queues"][0]["ready"] == 1
 
 
-def test_lines_are_published_in_order(at: Cli, tmp_path: Path) -> None:
+def test_cli_publish_lines_stores_each_line_as_a_message_in_order(at: Cli, tmp_path: Path) -> None:
     (tmp_path / "m.jsonl").write_text("\n".join(f'{{"n": {n}}}' for n in range(2500)) + "\n\n")
     assert at("publish -q mail --lines --file m.jsonl").out == "published 2,500 to mail\n"
     answer = at("publish -q mail --lines --file - --json --type t", stdin=b'1\r\n{"type":"u","payload":2}').json
@@ -121,12 +123,12 @@ def test_lines_are_published_in_order(at: Cli, tmp_path: Path) -> None:
     assert [(line["message"]["type"], line["message"]["payload"]) for line in taken[2500:]] == [("t", 1), ("t", 2)]
 
 
-def test_raw_lines(at: Cli) -> None:
+def test_cli_publish_raw_lines_stores_each_line_as_bytes(at: Cli) -> None:
     at("publish -q log --lines --raw --file -", stdin=b"one\n\xfftwo\n")
     assert at("status -q log --json").json["queues"][0]["ready"] == 2
 
 
-def test_a_broken_line_in_a_file_stores_nothing(at: Cli, tmp_path: Path) -> None:
+def test_cli_publish_lines_of_a_file_with_a_malformed_line_stores_nothing(at: Cli, tmp_path: Path) -> None:
     (tmp_path / "m.jsonl").write_text("1\n" * 1500 + "{\n" + "1\n")
     refused = at("publish -q mail --lines --file m.jsonl", code=2)
     assert "bad_input: file: line 1501: document: malformed JSON" in refused.err
@@ -134,14 +136,14 @@ def test_a_broken_line_in_a_file_stores_nothing(at: Cli, tmp_path: Path) -> None
     assert at("queues --json").json["queues"] == []
 
 
-def test_a_broken_line_in_a_stream_says_what_is_stored(at: Cli) -> None:
+def test_cli_publish_lines_of_a_stream_with_a_malformed_line_reports_how_many_are_stored(at: Cli) -> None:
     refused = at("publish -q mail --lines --file - --json", stdin=b"1\n" * 1500 + b"\n{\n", code=2)
     assert "line 1502: document: malformed JSON" in refused.complaint["error"]
     assert "1000 before it are stored" in refused.complaint["error"]
     assert at("status --json").json["queues"][0]["ready"] == 1000
 
 
-def test_a_line_over_the_limit_is_found_before_anything_is_stored(at: Cli, tmp_path: Path) -> None:
+def test_cli_publish_lines_of_a_file_with_a_line_too_large_stores_nothing(at: Cli, tmp_path: Path) -> None:
     at("policy set -q mail", '{"maxBytes": 10}')
     (tmp_path / "m.jsonl").write_text('1\n"far too long"\n')
     refused = at("publish -q mail --lines --file m.jsonl --json", code=2)
@@ -150,7 +152,7 @@ def test_a_line_over_the_limit_is_found_before_anything_is_stored(at: Cli, tmp_p
     assert at("status -q mail --json").json["queues"][0]["ready"] == 0
 
 
-def test_a_message_refused_by_its_schema_has_its_own_exit_code(at: Cli) -> None:
+def test_json_schema_refusal_of_cli_publish_has_its_own_exit_code(at: Cli) -> None:
     schema = '{"schemas": {"reading": {"*": {"type": "object", "required": ["temp"]}}}}'
     at("policy set -q mail", schema)
     refused = at("publish -q mail --type reading --json", "{}", code=7).json
@@ -161,7 +163,7 @@ def test_a_message_refused_by_its_schema_has_its_own_exit_code(at: Cli) -> None:
     assert at("dlq stats -q mail-dlq --json").json["byReason"] == {"VALIDATION_ERROR": 3}
 
 
-def test_the_name_of_dead_letters_is_not_published_to(at: Cli) -> None:
+def test_cli_publish_to_a_dead_letter_queue_name_is_refused(at: Cli) -> None:
     at("publish -q mail", "1")
     refused = at("publish -q mail-dlq", "1", code=2)
     assert "queue: 'mail-dlq' shows the dead letters of 'mail'" in refused.err
@@ -188,7 +190,7 @@ def test_the_name_of_dead_letters_is_not_published_to(at: Cli) -> None:
         ("publish -q mail 1 --type-version -1", "version"),
     ],
 )
-def test_bad_input_names_its_field_and_stores_nothing(at: Cli, line: str, field: str) -> None:
+def test_cli_publish_bad_input_names_its_field_and_stores_nothing(at: Cli, line: str, field: str) -> None:
     complaint = at(f"{line} --json", code=2).complaint
     assert (complaint["ok"], complaint["code"], complaint["field"]) == (False, "bad_input", field)
     assert at("queues --json").json["queues"] == []
@@ -197,6 +199,6 @@ def test_bad_input_names_its_field_and_stores_nothing(at: Cli, line: str, field:
 @pytest.mark.parametrize(
     "text", ["{", "", "nul", '{"payload": 1, "type": 7}', '{"queue": "other", "type": "x", "payload": 1}']
 )
-def test_a_bad_document_stores_nothing(at: Cli, text: str) -> None:
+def test_cli_publish_of_a_bad_document_stores_nothing(at: Cli, text: str) -> None:
     assert at("publish -q mail --json", text, code=2).complaint["code"] == "bad_input"
     assert at("queues --json").json["queues"] == []

@@ -10,14 +10,16 @@ from tests.support.cli import Cli
 from yirangmq.core.access import check_token
 
 
-def test_token_new_prints_one_that_the_settings_accept(cli: Cli) -> None:
+def test_token_new_prints_a_random_token_that_the_settings_accept(cli: Cli) -> None:
     printed = [cli("token new").out.strip() for _ in range(3)] + [cli("token new --json").json["token"]]
     assert len(set(printed)) == 4
     assert all(check_token(token, "token") == token and len(token) == 32 for token in printed)
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o077])
-def test_token_new_writes_a_file_for_its_owner_alone_whatever_the_umask(cli: Cli, tmp_path: Path, mask: int) -> None:
+def test_token_new_writes_a_file_readable_by_its_owner_only_whatever_the_umask(
+    cli: Cli, tmp_path: Path, mask: int
+) -> None:
     path = tmp_path / "token"
     before = os.umask(mask)
     try:

@@ -69,7 +69,7 @@ def numbers(result: Result) -> list[int]:
 # -- publish ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_record_with_key_and_headers(topic: Cli) -> None:
+def test_cli_topic_publish_keeps_key_headers_and_payload_of_a_record(topic: Cli) -> None:
     assert topic("publish a --key k --header h=v=w --header x=", '{"n":  1}').out == "published 1, a#1\n"
     found = topic("publish b --payload two --json").json
     assert (found["topic"], found["sequence"], found["topicSequence"], found["resent"]) == ("b", 2, 1, False)
@@ -80,7 +80,7 @@ def test_a_record_with_key_and_headers(topic: Cli) -> None:
     assert topic("tail --raw").out == '{"n":  1}\ntwo\n'
 
 
-def test_files_are_one_record_each(topic: Cli, tmp_path: Path) -> None:
+def test_cli_topic_publish_of_files_makes_one_record_each(topic: Cli, tmp_path: Path) -> None:
     (tmp_path / "one").write_bytes(b"\x00\xff\n")
     result = topic("publish a --file one --file - --json", stdin=b"from stdin")
     assert [line["sequence"] for line in result.lines] == [1, 2]
@@ -90,7 +90,7 @@ def test_files_are_one_record_each(topic: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["-", "lines.txt"])
-def test_lines_in_batches(topic: Cli, tmp_path: Path, source: str) -> None:
+def test_cli_topic_publish_lines_makes_one_record_per_line_in_order(topic: Cli, tmp_path: Path, source: str) -> None:
     text = b"".join(b"%d\r\n\n" % n for n in range(2500)) + b"the end"
     (tmp_path / "lines.txt").write_bytes(text)
     result = topic(f"publish a --lines --file {source} --key k --json", stdin=text)
@@ -99,7 +99,7 @@ def test_lines_in_batches(topic: Cli, tmp_path: Path, source: str) -> None:
     assert shown == [str(n) for n in range(2500)] + ["the end"]
 
 
-def test_what_was_printed_can_be_published_again(topic: Cli, tmp_path: Path) -> None:
+def test_cli_topic_replay_json_can_be_published_again_as_ndjson(topic: Cli, tmp_path: Path) -> None:
     topic("publish a --key k --header h=v", '{"n": 1}')
     topic("publish b", "not json")
     printed = topic("replay --json").out.encode()
@@ -111,7 +111,7 @@ def test_what_was_printed_can_be_published_again(topic: Cli, tmp_path: Path) -> 
     assert lines[:2] == lines[2:]
 
 
-def test_a_line_may_leave_out_what_the_command_says(topic: Cli) -> None:
+def test_cli_topic_publish_ndjson_lines_take_missing_fields_from_the_options(topic: Cli) -> None:
     given = b'{"payload": 1}\n{"bare": true}\n{"topic": "b", "key": "own", "headers": {"h": "own"}, "payload": 2}\n'
     topic("publish a --ndjson --file - --key k --header h=v", stdin=given)
     found = [(one["topic"], one["key"], one["headers"], one["payload"]) for one in topic("tail --json").lines]
@@ -148,14 +148,16 @@ def test_a_line_may_leave_out_what_the_command_says(topic: Cli) -> None:
         ("trim --before-seq 1 --before-time 1d", "--before-seq"),
     ],
 )
-def test_nonsense_is_refused_by_its_name(cli: Cli, server: RunningServer, line: str, field: str) -> None:
+def test_cli_topic_bad_options_are_refused_by_name(cli: Cli, server: RunningServer, line: str, field: str) -> None:
     with connect(server.unix) as client:
         client.topics.publish("there", 1)
     result = cli(f"topic {line} --json --store {server.unix}")
     assert (result.code, result.complaint["field"]) == (2, field), result
 
 
-def test_a_bad_line_is_named_and_nothing_is_published(topic: Cli, tmp_path: Path) -> None:
+def test_cli_topic_publish_ndjson_file_with_a_bad_line_names_it_and_publishes_nothing(
+    topic: Cli, tmp_path: Path
+) -> None:
     (tmp_path / "bad").write_bytes(
         b'{"topic": "a", "payload": 1}\n' * 1500 + b'{"topic": "a", "payload": 1, "keey": 2}\n'
     )
@@ -165,7 +167,7 @@ def test_a_bad_line_is_named_and_nothing_is_published(topic: Cli, tmp_path: Path
     assert "no topics yet" in topic("tail").err
 
 
-def test_what_comes_before_a_bad_line_of_a_stream_is_told(topic: Cli) -> None:
+def test_cli_topic_publish_ndjson_stream_with_a_bad_line_reports_how_many_are_published(topic: Cli) -> None:
     result = topic("publish a --ndjson --file -", stdin=b"1\n" * 1000 + b"{\n", code=2)
     assert "- line 1001" in result.err
     assert "1000 before it are published" in result.err
@@ -175,7 +177,7 @@ def test_what_comes_before_a_bad_line_of_a_stream_is_told(topic: Cli) -> None:
 # -- list, show, tail -------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_there_and_nothing_is_made(cli: Cli, tmp_path: Path) -> None:
+def test_cli_topic_commands_without_topics_say_so_and_create_no_file(cli: Cli, tmp_path: Path) -> None:
     for line in ("topic list", "topic tail"):
         result = cli(line)
         assert result.code == 0
@@ -186,7 +188,7 @@ def test_nothing_is_there_and_nothing_is_made(cli: Cli, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_list_says_how_the_feed_is(topic: Cli, way: str) -> None:
+def test_cli_topic_list_shows_feed_state_and_topic_positions(topic: Cli, way: str) -> None:
     fill(topic, 5)
     shown = topic("list").out
     assert ", holds 1 to 5\n" in shown
@@ -197,7 +199,7 @@ def test_the_list_says_how_the_feed_is(topic: Cli, way: str) -> None:
     assert (about["first"], about["last"], about["gaps"], about["following"]) == (1, 5, [], [])
 
 
-def test_one_topic_and_who_follows_it(topic: Cli) -> None:
+def test_cli_topic_show_prints_a_topic_and_its_subscribers(topic: Cli) -> None:
     fill(topic, 4)
     topic("subscribe a --name ledger --from-beginning --limit 1")
     topic("subscribe b* --name other --from-beginning --limit 1")
@@ -213,7 +215,7 @@ def test_one_topic_and_who_follows_it(topic: Cli) -> None:
     assert topic("show nothing", code=3).err.startswith("yirangmq: not_found: ")
 
 
-def test_the_last_ones(topic: Cli) -> None:
+def test_cli_topic_tail_prints_the_last_records_of_the_wanted_topics(topic: Cli) -> None:
     fill(topic, 3000)
     topic("publish rare 1")
     fill(topic, 2999)
@@ -226,7 +228,7 @@ def test_the_last_ones(topic: Cli) -> None:
     assert numbers(topic("tail nothing --json")) == []
 
 
-def test_status_shows_the_feed_and_who_follows_it(cli: Cli, server: RunningServer) -> None:
+def test_cli_status_shows_the_feed_and_its_subscribers(cli: Cli, server: RunningServer) -> None:
     at = f"--store {server.unix}"
     assert "feed online" not in cli(f"status {at}").out
     with connect(server.unix) as client:
@@ -247,7 +249,7 @@ def test_status_shows_the_feed_and_who_follows_it(cli: Cli, server: RunningServe
 # -- subscribe --------------------------------------------------------------------------------------------------------
 
 
-def test_from_where(topic: Cli) -> None:
+def test_cli_topic_subscribe_starts_at_the_beginning_a_sequence_a_time_or_the_end(topic: Cli) -> None:
     fill(topic, 5)
     before = datetime.now(UTC).isoformat()
     fill(topic, 5)
@@ -262,7 +264,7 @@ def test_from_where(topic: Cli) -> None:
 
 
 @pytest.mark.parametrize("kept", ["--name ledger", "--cursor file"])
-def test_it_goes_on_where_it_was(topic: Cli, kept: str) -> None:
+def test_cursor_of_cli_topic_subscribe_continues_after_the_last_printed_record(topic: Cli, kept: str) -> None:
     fill(topic, 10)
     end = "--idle 1 --json"
     assert numbers(topic(f"subscribe {kept} --from-beginning --limit 3 {end}")) == [1, 2, 3]
@@ -273,7 +275,7 @@ def test_it_goes_on_where_it_was(topic: Cli, kept: str) -> None:
     assert numbers(topic(f"subscribe {kept} --anew --from-seq 9 {end}")) == [9, 10, 11]
 
 
-def test_a_mask_is_the_servers(cli: Cli, server: RunningServer) -> None:
+def test_cli_topic_subscribe_mask_works_on_a_server_and_is_refused_on_a_log(cli: Cli, server: RunningServer) -> None:
     with connect(server.unix) as client:
         client.topics.publish_many([("a", 1), ("b", 2), ("c", 3)])
     result = cli(f"topic subscribe --mask 2 --from-beginning --idle 1 --json --store {server.unix}")
@@ -285,7 +287,7 @@ def test_a_mask_is_the_servers(cli: Cli, server: RunningServer) -> None:
 # -- replay, trim -----------------------------------------------------------------------------------------------------
 
 
-def test_a_range_is_printed(topic: Cli) -> None:
+def test_cli_topic_replay_prints_a_range_by_sequence_or_time(topic: Cli) -> None:
     fill(topic, 5)
     middle = datetime.now(UTC).isoformat()
     fill(topic, 5)
@@ -298,7 +300,7 @@ def test_a_range_is_printed(topic: Cli) -> None:
     assert (result["records"], result["dryRun"], result["last"]) == (5, True, 10)
 
 
-def test_into_a_topic_with_its_origin(topic: Cli) -> None:
+def test_cli_topic_replay_to_a_topic_adds_the_origin_header(topic: Cli) -> None:
     topic("publish a --key k --header h=v", "1")
     fill(topic, 2500, "b")
     epoch = topic("list --json").json["epoch"]
@@ -310,7 +312,9 @@ def test_into_a_topic_with_its_origin(topic: Cli) -> None:
     assert (found[0]["key"], found[0]["headers"]) == ("k", {"h": "v", "replayed-from": f"{epoch}/1"})
 
 
-def test_into_a_queue_and_what_is_there_is_not_stored_twice(topic: Cli, cli: Cli, way: str) -> None:
+def test_dedup_of_cli_topic_replay_to_a_queue_stores_records_once_unless_new_ids(
+    topic: Cli, cli: Cli, way: str
+) -> None:
     topic("publish a --key k --header h=v", '{"n": 1}')
     topic("publish a", "not json")
     result = topic("replay a --to queue:mail --json").json
@@ -335,7 +339,9 @@ def long_log(folder: Path) -> None:
             log.append([NewRecord("a", bytes(1000))] * 20)
 
 
-def test_what_is_given_up(topic: Cli, way: str, server: RunningServer, tmp_path: Path) -> None:
+def test_retention_by_cli_topic_trim_drops_records_and_names_late_subscribers(
+    topic: Cli, way: str, server: RunningServer, tmp_path: Path
+) -> None:
     server.stop()
     long_log(tmp_path / "topics")
     if "store" in way:
@@ -355,7 +361,7 @@ def test_what_is_given_up(topic: Cli, way: str, server: RunningServer, tmp_path:
     assert done["first"] == 401
 
 
-def test_a_log_that_a_server_holds_can_be_looked_at(cli: Cli, server: RunningServer) -> None:
+def test_cli_topic_on_a_log_held_by_a_server_reads_and_refuses_writes(cli: Cli, server: RunningServer) -> None:
     with connect(server.unix) as client:
         client.topics.publish_many([("a", n) for n in range(3)])
         assert numbers(cli("topic tail --json --log topics")) == [1, 2, 3]
@@ -365,7 +371,7 @@ def test_a_log_that_a_server_holds_can_be_looked_at(cli: Cli, server: RunningSer
         assert cli("topic trim --before-seq 2 --log topics").code == 5
 
 
-def test_a_running_server_is_tuned(cli: Cli, server: RunningServer) -> None:
+def test_cli_topic_tune_shows_and_changes_settings_of_a_running_server(cli: Cli, server: RunningServer) -> None:
     at = f"--store {server.unix}"
     assert cli(f"topic tune {at}").out == "recovery_workers 2\nbuffer_bytes 2097152\nlag_limit 1000\n"
     found = cli(f"topic tune --recovery-workers 5 --lag-limit 0 --json {at}").json
@@ -380,7 +386,7 @@ def test_a_running_server_is_tuned(cli: Cli, server: RunningServer) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_follower_prints_what_comes_and_stops_when_told(
+def test_cli_topic_tail_follow_prints_new_records_and_stops_on_a_signal(
     server: RunningServer, number: signal.Signals, code: int
 ) -> None:
     line = [*YIRANGMQ, "topic", "tail", "-f", "--raw", "--store", server.unix]
@@ -397,7 +403,7 @@ def test_a_follower_prints_what_comes_and_stops_when_told(
 
 
 @pytest.mark.process
-def test_a_pipe_that_pauses_holds_nothing_back(server: RunningServer) -> None:
+def test_cli_topic_publish_lines_sends_each_line_while_the_pipe_pauses(server: RunningServer) -> None:
     line = [*YIRANGMQ, "topic", "publish", "a", "--lines", "--file", "-", "--store", server.unix]
     with connect(server.unix, timeout=PATIENCE) as client, client.topics.subscribe() as following:
         publisher = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -412,7 +418,7 @@ def test_a_pipe_that_pauses_holds_nothing_back(server: RunningServer) -> None:
 
 
 @pytest.mark.process
-def test_a_long_replay_shows_a_bar(tmp_path: Path) -> None:
+def test_progress_bar_is_drawn_by_a_long_topic_replay(tmp_path: Path) -> None:
     with SegmentLog(tmp_path / "topics") as log:
         for _ in range(40):
             log.append([NewRecord("a", bytes(100))] * 1000)

@@ -27,14 +27,16 @@ class OnlyTheSystem(SqliteBackend):
         return SqliteStore(top / STORE, vfs=vfs, durability="os")
 
 
-def test_it_says_how_much_it_tried_and_that_all_survived(capsys: pytest.CaptureFixture[str]) -> None:
+def test_power_cut_torture_prints_its_power_cut_points_and_that_every_message_survived(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run_power_cuts(parsed("--backend", "sqlite", "--steps", "2", "--states", "2")) == 0
     out = capsys.readouterr().out
     assert "points of power cut" in out
     assert out.endswith("result: every confirmed message survived every cut\n")
 
 
-def test_as_json_it_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+def test_power_cut_torture_json_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_power_cuts(parsed("--backend", "sqlite", "--steps", "2", "--states", "2", "--seed", "3", "--json")) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["ok"] is True
@@ -43,7 +45,7 @@ def test_as_json_it_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
     assert report["losses"] == []
 
 
-def test_a_loss_is_kept_and_can_be_replayed(
+def test_power_cut_torture_keeps_the_disk_of_a_loss_and_its_replay_finds_it_again(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(backends.BACKENDS, "sqlite", OnlyTheSystem)
@@ -61,7 +63,7 @@ def test_a_loss_is_kept_and_can_be_replayed(
     assert again["losses"][0]["complaints"] == loss["complaints"]
 
 
-def test_a_loss_is_told_to_people(
+def test_power_cut_torture_prints_a_loss_with_its_folder_and_replay_command(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(backends.BACKENDS, "sqlite", OnlyTheSystem)
@@ -75,7 +77,7 @@ def test_a_loss_is_told_to_people(
 
 
 @pytest.mark.parametrize(("flag", "value"), [("steps", "0"), ("states", "0"), ("steps", "-3"), ("point", "-1")])
-def test_numbers_that_make_no_sense_are_refused_by_name(flag: str, value: str) -> None:
+def test_power_cut_torture_refuses_bad_numbers_by_name(flag: str, value: str) -> None:
     with pytest.raises(BadInput) as caught:
         run_power_cuts(parsed("--backend", "sqlite", f"--{flag}", value))
     assert caught.value.field == flag

@@ -16,7 +16,9 @@ def messages(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("source", "target"), list(itertools.product(BACKENDS, BACKENDS)))
-def test_a_round_trip(cli: Cli, tmp_path: Path, source: str, target: str) -> None:
+def test_export_and_import_between_all_backends_keep_messages_states_and_policies(
+    cli: Cli, tmp_path: Path, source: str, target: str
+) -> None:
     here, there = f"--store {_url(source, 'first')}", f"--store {_url(target, 'second')}"
     cli(f"policy set -q mail {here}", '{"ttlSec": 1000}')
     for number in range(5):
@@ -58,14 +60,14 @@ def _url(backend: str, name: str) -> str:
     return f"sqlite:{name}.db" if backend == "sqlite" else f"files:{name}"
 
 
-def test_some_queues(at: Cli, published: Published) -> None:
+def test_export_of_chosen_queues_contains_only_those(at: Cli, published: Published) -> None:
     for queue in ("a", "b", "c"):
         published(queue, "1")
     assert at("export some.jsonl -q a -q c --json").json["queues"] == ["a", "c"]
     assert at("export -q nobody --json", code=3).complaint["field"] == "queue"
 
 
-def test_through_a_pipe(at: Cli, published: Published) -> None:
+def test_export_to_stdout_can_be_imported_from_stdin(at: Cli, published: Published) -> None:
     published("mail", "1", "2")
     exported = at("export")
     assert "exported 2 messages of 1 queue" in exported.err
@@ -73,7 +75,7 @@ def test_through_a_pipe(at: Cli, published: Published) -> None:
     assert at("import -", stdin=exported.out.encode()).out == "imported: 2 messages\n"
 
 
-def test_a_file_is_not_written_over_by_mistake(at: Cli, published: Published, tmp_path: Path) -> None:
+def test_export_does_not_overwrite_a_file_without_force(at: Cli, published: Published, tmp_path: Path) -> None:
     published("mail", "1")
     (tmp_path / "x.jsonl").write_text("precious")
     assert at("export x.jsonl --json", code=2).complaint["field"] == "file"
@@ -82,14 +84,14 @@ def test_a_file_is_not_written_over_by_mistake(at: Cli, published: Published, tm
     assert len((tmp_path / "x.jsonl").read_text().splitlines()) == 4
 
 
-def test_a_failed_export_leaves_no_file(at: Cli, published: Published, tmp_path: Path) -> None:
+def test_export_that_fails_leaves_no_file(at: Cli, published: Published, tmp_path: Path) -> None:
     published("mail", "1")
     at("export y.jsonl -q nobody", code=3)
     at("export missing/y.jsonl", code=5)
     assert not list(tmp_path.glob("*y.jsonl*"))
 
 
-def test_policies_that_differ_are_kept_unless_asked(at: Cli, cli: Cli) -> None:
+def test_import_keeps_a_different_policy_unless_asked_to_replace(at: Cli, cli: Cli) -> None:
     at("policy set -q mail", '{"ttlSec": 5}')
     at("export p.jsonl")
     at("policy set -q mail", '{"ttlSec": 9}')
@@ -102,7 +104,7 @@ def test_policies_that_differ_are_kept_unless_asked(at: Cli, cli: Cli) -> None:
     assert at("policy get -q mail --json").json["policy"]["ttlSec"] == 5
 
 
-def test_a_cut_off_export_is_noticed(at: Cli, published: Published, tmp_path: Path) -> None:
+def test_import_of_a_truncated_export_is_refused(at: Cli, published: Published, tmp_path: Path) -> None:
     published("mail", "1", "2", "3")
     at("export x.jsonl")
     whole = (tmp_path / "x.jsonl").read_text().splitlines(keepends=True)
@@ -113,12 +115,12 @@ def test_a_cut_off_export_is_noticed(at: Cli, published: Published, tmp_path: Pa
 
 
 @pytest.mark.parametrize("line", ["import", "import nowhere.jsonl", "import x --policies merge"])
-def test_bad_input(cli: Cli, line: str) -> None:
+def test_import_refuses_bad_input(cli: Cli, line: str) -> None:
     result = cli(f"{line} --json")
     assert (result.code, result.complaint["code"]) == (2, "bad_input")
 
 
-def test_dead_letters_travel_with_their_reason(at: Cli, killed: Killed, cli: Cli) -> None:
+def test_dead_letter_reasons_are_kept_by_export_and_import(at: Cli, killed: Killed, cli: Cli) -> None:
     killed("jobs", "a", "b", reason="TIMEOUT")
     at("export x.jsonl")
     cli("import x.jsonl --db other.db")

@@ -91,12 +91,12 @@ def test_top_into_a_pipe_ends_by_itself(at: Cli, published: Published) -> None:
     assert [line.split()[0] for line in at("top -q post").out.splitlines()[2:]] == ["post"]
 
 
-def test_an_interval_that_cannot_be(cli: Cli) -> None:
+def test_top_with_an_interval_of_zero_is_refused(cli: Cli) -> None:
     result = cli("top --interval 0 --json")
     assert (result.code, result.complaint["field"]) == (2, "--interval")
 
 
-def test_metrics_of_a_store_alone(at: Cli, published: Published) -> None:
+def test_metrics_of_a_store_alone_show_queue_counts_without_a_server(at: Cli, published: Published) -> None:
     published("mail", "1", "2")
     result = at("metrics")
     assert 'yirangmq_queue_ready{queue="mail"} 2\n' in result.out
@@ -105,7 +105,7 @@ def test_metrics_of_a_store_alone(at: Cli, published: Published) -> None:
     assert len(at("metrics --json").json["metrics"].splitlines()) == len(result.out.splitlines())
 
 
-def test_watching_a_store_alone_tells_what_changed(at: Cli, published: Published) -> None:
+def test_watch_of_a_store_alone_prints_changes(at: Cli, published: Published) -> None:
     published("mail", "1")
     place = backend_of(at)
 
@@ -140,20 +140,22 @@ def test_top_of_a_server_shows_rates(cli: Cli, server: RunningServer, clock: Man
     assert queue["rates"]["meanProcessingSec"] == 2.0
 
 
-def test_status_of_a_server_has_its_rates(cli: Cli, server: RunningServer, clock: ManualClock) -> None:
+def test_status_of_a_server_shows_rates(cli: Cli, server: RunningServer, clock: ManualClock) -> None:
     play(server, clock)
     [queue] = cli(f"status --json --store {server.unix}").json["queues"]
     assert (queue["rates"]["publishedPerSec"], queue["rates"]["failureRate"]) == (2.0, 0.25)
 
 
-def test_metrics_of_a_server(cli: Cli, server: RunningServer, clock: ManualClock) -> None:
+def test_metrics_of_a_server_include_dead_letters_by_reason(
+    cli: Cli, server: RunningServer, clock: ManualClock
+) -> None:
     play(server, clock)
     result = cli(f"metrics --store {server.unix}")
     assert 'yirangmq_died_total{queue="mail",reason="REJECTED"} 1\n' in result.out
     assert result.err == ""
 
 
-def test_watching_a_server_prints_what_happens(cli: Cli, server: RunningServer) -> None:
+def test_watch_of_a_server_prints_its_events(cli: Cli, server: RunningServer) -> None:
     def publish(over: threading.Event) -> None:
         while not server.observing.feed.is_followed:
             os.sched_yield()
@@ -171,7 +173,7 @@ def test_watching_a_server_prints_what_happens(cli: Cli, server: RunningServer) 
     ]
 
 
-def test_pausing_through_a_server(cli: Cli, server: RunningServer) -> None:
+def test_queue_pause_resume_and_schedule_list_work_through_a_server(cli: Cli, server: RunningServer) -> None:
     cli(f"publish -q mail 1 --store {server.unix}")
     assert cli(f"queue pause mail --store {server.unix}").out == "paused: mail\n"
     assert cli(f"consume -q mail --fail-empty --store {server.unix}").code == 6
@@ -187,7 +189,7 @@ def test_pausing_through_a_server(cli: Cli, server: RunningServer) -> None:
 
 
 @pytest.mark.process
-def test_the_live_view_goes_on_until_ctrl_c_and_leaves_the_terminal_as_it_was(at: Cli, published: Published) -> None:
+def test_top_live_view_runs_until_ctrl_c_and_restores_the_terminal(at: Cli, published: Published) -> None:
     published("mail", "1")
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "yirangmq", "top", "--interval", "0.1", *backend_of(at)]

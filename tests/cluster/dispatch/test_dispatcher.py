@@ -93,7 +93,7 @@ async def take(consumer: Consumer, count: int, *, ack: bool = True) -> list[Rece
     return taken
 
 
-def test_etcdctl_alone_is_producer_and_consumer(etcd: EtcdCluster, queue: str) -> None:
+def test_dispatcher_serves_etcdctl_alone_as_producer_and_consumer(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage:
             etcd.ctl("put", f"/q/{queue}/p/ann/first", "hello")
@@ -110,7 +110,7 @@ def test_etcdctl_alone_is_producer_and_consumer(etcd: EtcdCluster, queue: str) -
     play(game())
 
 
-def test_all_spellings_are_one_queue(etcd: EtcdCluster, queue: str) -> None:
+def test_dispatcher_reads_all_spellings_of_the_keys_as_one_queue(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage:
             spelt = [f"/{root}/{queue}/{box}" for root in ("q", "queue") for box in ("p", "producer", "i", "input")]
@@ -132,7 +132,7 @@ def test_all_spellings_are_one_queue(etcd: EtcdCluster, queue: str) -> None:
     play(game())
 
 
-def test_numbers_have_no_gaps_while_producers_write_their_keys_anew(etcd: EtcdCluster, queue: str) -> None:
+def test_dispatcher_numbers_have_no_gaps_while_producers_rewrite_their_keys(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
 
@@ -165,7 +165,9 @@ def test_numbers_have_no_gaps_while_producers_write_their_keys_anew(etcd: EtcdCl
     play(game())
 
 
-def test_an_ack_that_is_heard_before_the_transactions_own_answer(etcd: EtcdCluster, queue: str) -> None:
+def test_dispatcher_counts_an_ack_that_arrives_before_the_answer_of_its_transaction(
+    etcd: EtcdCluster, queue: str
+) -> None:
     class Slow(Etcd):
         """A transaction is answered when the dispatcher has heard of an ack of everything that it handed out."""
 
@@ -204,7 +206,7 @@ def test_an_ack_that_is_heard_before_the_transactions_own_answer(etcd: EtcdClust
     play(game())
 
 
-def test_three_nodes_race_and_one_leads_each_queue(etcd: EtcdCluster, queue: str) -> None:
+def test_leader_election_among_three_nodes_gives_each_queue_one_leader(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with (
             running(etcd.endpoints, "a") as a,
@@ -225,7 +227,7 @@ def test_three_nodes_race_and_one_leads_each_queue(etcd: EtcdCluster, queue: str
     play(game())
 
 
-def test_a_leader_that_stops_hands_over_at_once(etcd: EtcdCluster, queue: str) -> None:
+def test_leader_election_after_a_leader_stops_hands_over_at_once(etcd: EtcdCluster, queue: str) -> None:
     """Its lease would live ten minutes longer."""
 
     async def game() -> None:
@@ -249,7 +251,7 @@ def test_a_leader_that_stops_hands_over_at_once(etcd: EtcdCluster, queue: str) -
     play(game())
 
 
-def test_a_sleeping_leader_is_deposed_by_who_stands_by(etcd: EtcdCluster, queue: str) -> None:
+def test_leader_election_replaces_a_sleeping_leader_by_another_node(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             stage = DispatcherHarness(etcd, client, queue)
@@ -262,7 +264,9 @@ def test_a_sleeping_leader_is_deposed_by_who_stands_by(etcd: EtcdCluster, queue:
     play(game())
 
 
-def test_a_queue_with_nothing_to_do_rests_and_wakes(etcd: EtcdCluster, queue: str) -> None:
+def test_dispatcher_of_an_idle_queue_gives_up_the_lead_and_returns_with_the_next_message(
+    etcd: EtcdCluster, queue: str
+) -> None:
     async def game() -> None:
         async with staged(etcd, queue, dispatcher_options=DispatcherOptions(idle_ms=200)) as stage:
             for number in (1, 2):
@@ -275,7 +279,9 @@ def test_a_queue_with_nothing_to_do_rests_and_wakes(etcd: EtcdCluster, queue: st
     play(game())
 
 
-def test_a_consumers_key_is_put_right_and_keeps_its_lease(etcd: EtcdCluster, queue: str) -> None:
+def test_etcd_lease_of_a_consumers_key_is_kept_when_the_dispatcher_corrects_its_value(
+    etcd: EtcdCluster, queue: str
+) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage:
             lease, _ = await stage.client.grant(60)
@@ -299,7 +305,7 @@ def test_a_consumers_key_is_put_right_and_keeps_its_lease(etcd: EtcdCluster, que
     play(game())
 
 
-def test_acks_in_any_order_remove_exactly_their_own(etcd: EtcdCluster, queue: str) -> None:
+def test_ack_in_any_order_removes_exactly_its_own_message(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage:
             await stage.client.put(stage.keys.home("bob"), b"host")
@@ -316,7 +322,7 @@ def test_acks_in_any_order_remove_exactly_their_own(etcd: EtcdCluster, queue: st
     play(game())
 
 
-def test_what_a_consumer_had_comes_to_another_when_its_lease_ends(etcd: EtcdCluster, queue: str) -> None:
+def test_etcd_lease_end_of_a_consumer_gives_its_messages_to_another(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage:
             lease, _ = await stage.client.grant(60)
@@ -335,7 +341,7 @@ def test_what_a_consumer_had_comes_to_another_when_its_lease_ends(etcd: EtcdClus
     play(game())
 
 
-def test_what_nobody_acks_in_time_is_tried_again_and_then_buried(etcd: EtcdCluster, queue: str) -> None:
+def test_visibility_timeout_retries_an_unacked_message_and_then_buries_it(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage:
             await write_policy(stage.client, queue, b'{"visibilityTimeoutSec": 0.2, "retry": {"limit": 2}}')
@@ -356,7 +362,7 @@ def test_what_nobody_acks_in_time_is_tried_again_and_then_buried(etcd: EtcdClust
     play(game())
 
 
-def test_a_silent_consumer_without_lease_is_dropped(etcd: EtcdCluster, queue: str) -> None:
+def test_visibility_timeout_removes_a_silent_consumer_without_an_etcd_lease(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage:
             await write_policy(stage.client, queue, b'{"visibilityTimeoutSec": 0.3}')
@@ -370,7 +376,7 @@ def test_a_silent_consumer_without_lease_is_dropped(etcd: EtcdCluster, queue: st
     play(game())
 
 
-def test_a_nack_waits_its_backoff_and_a_final_one_buries(etcd: EtcdCluster, queue: str) -> None:
+def test_nack_waits_for_its_backoff_and_a_final_reason_buries(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
             await stage.producer.publish(b"1", "k")
@@ -391,7 +397,7 @@ def test_a_nack_waits_its_backoff_and_a_final_one_buries(etcd: EtcdCluster, queu
     play(game())
 
 
-def test_what_comes_back_goes_behind_those_that_wait(etcd: EtcdCluster, queue: str) -> None:
+def test_nack_puts_the_message_behind_those_that_wait(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with (
             staged(etcd, queue, dispatcher_options=DispatcherOptions(window=1)) as stage,
@@ -405,7 +411,7 @@ def test_what_comes_back_goes_behind_those_that_wait(etcd: EtcdCluster, queue: s
     play(game())
 
 
-def test_a_late_consumer_gets_all_that_came_before_and_a_pause_holds_them(
+def test_dispatcher_holds_messages_during_a_pause_and_gives_a_late_consumer_all_of_them(
     etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("yirangmq.cluster.dispatch.planner.AHEAD", 10)  # the rest is read back from etcd
@@ -439,7 +445,7 @@ def test_a_late_consumer_gets_all_that_came_before_and_a_pause_holds_them(
     play(game())
 
 
-def test_a_copy_that_the_dispatcher_did_not_write_means_nothing(etcd: EtcdCluster, queue: str) -> None:
+def test_dispatcher_ignores_a_copy_that_it_did_not_write(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob"):
             await stage.client.put(stage.keys.inbox("ann", "k"), b"1")
@@ -455,7 +461,7 @@ def test_a_copy_that_the_dispatcher_did_not_write_means_nothing(etcd: EtcdCluste
     play(game())
 
 
-def test_the_same_key_sent_again_is_one_message_unless_its_content_changed(etcd: EtcdCluster, queue: str) -> None:
+def test_dedup_makes_one_message_of_a_key_sent_again_unless_its_content_changed(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
             key = stage.keys.inbox("ann", "k")
@@ -470,7 +476,9 @@ def test_the_same_key_sent_again_is_one_message_unless_its_content_changed(etcd:
     play(game())
 
 
-def test_a_message_too_large_to_be_moved_stays_and_the_others_go_on(etcd: EtcdCluster, queue: str) -> None:
+def test_dispatcher_leaves_a_message_too_large_to_move_and_continues_with_the_others(
+    etcd: EtcdCluster, queue: str
+) -> None:
     async def game() -> None:
         async with (
             running(etcd.endpoints) as node,
@@ -498,7 +506,7 @@ def test_a_message_too_large_to_be_moved_stays_and_the_others_go_on(etcd: EtcdCl
     play(game())
 
 
-def test_nothing_is_lost_when_the_state_is_taken_away_by_hand(etcd: EtcdCluster, queue: str) -> None:
+def test_dispatcher_loses_nothing_when_its_state_key_is_deleted_by_hand(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             stage = DispatcherHarness(etcd, client, queue)
@@ -515,7 +523,7 @@ def test_nothing_is_lost_when_the_state_is_taken_away_by_hand(etcd: EtcdCluster,
     play(game())
 
 
-def test_a_policy_with_members_a_cluster_does_not_act_on_is_refused(etcd: EtcdCluster, queue: str) -> None:
+def test_policy_with_members_that_a_cluster_does_not_support_is_refused(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             for text in (b'{"ttlSec": 5}', b'{"dlq": {"queue": "other"}}', b'{"retry": {"limit": -1}}'):
@@ -527,7 +535,7 @@ def test_a_policy_with_members_a_cluster_does_not_act_on_is_refused(etcd: EtcdCl
     play(game())
 
 
-def test_history_that_is_thrown_away_does_no_harm(etcd: EtcdCluster, queue: str) -> None:
+def test_etcd_compaction_of_the_history_loses_no_message(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue, compact=0.05) as stage, Consumer(stage.client, queue, "bob") as consumer:
             sent: Sequence[bytes] = [b"%d" % number for number in range(500)]
@@ -550,7 +558,7 @@ def test_history_that_is_thrown_away_does_no_harm(etcd: EtcdCluster, queue: str)
     play(game())
 
 
-def test_consumers_come_and_go_and_each_ack_is_heard(
+def test_dispatcher_processes_every_ack_while_consumers_come_and_go(
     etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two are watched apart, the others not; one comes again under its name."""
@@ -569,7 +577,7 @@ def test_consumers_come_and_go_and_each_ack_is_heard(
     play(game())
 
 
-def test_what_does_not_fit_into_memory_is_read_in_its_turn(
+def test_dispatcher_reads_messages_that_exceed_its_memory_later_in_order(
     etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("yirangmq.cluster.dispatch.state.MAX_INBOX_BYTES", 5)
@@ -583,7 +591,7 @@ def test_what_does_not_fit_into_memory_is_read_in_its_turn(
     play(game())
 
 
-def test_keys_of_the_moved_are_remembered_within_bounds() -> None:
+def test_dedup_memory_of_moved_keys_is_bounded_in_number_and_time() -> None:
     from yirangmq.core.policy import read_policy
 
     book = state.EtcdQueueState("q", "n", read_policy({}, "q"))
@@ -597,7 +605,7 @@ def test_keys_of_the_moved_are_remembered_within_bounds() -> None:
     assert not book.is_repeat(last._replace(name=b"0"), 1_000)
 
 
-def test_old_dead_letters_go(etcd: EtcdCluster, queue: str) -> None:
+def test_retention_deletes_old_dead_letters_of_a_dispatched_queue(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage:
             await write_policy(stage.client, queue, b'{"dlq": {"retentionDays": 0}, "retry": {"limit": 0}}')
@@ -617,7 +625,7 @@ def test_old_dead_letters_go(etcd: EtcdCluster, queue: str) -> None:
     play(game())
 
 
-def test_keys_that_somebody_put_among_ours_disturb_nobody(etcd: EtcdCluster, queue: str) -> None:
+def test_dispatcher_ignores_foreign_keys_and_unreadable_values_in_its_queue(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             stage = DispatcherHarness(etcd, client, queue)
@@ -642,7 +650,7 @@ def test_keys_that_somebody_put_among_ours_disturb_nobody(etcd: EtcdCluster, que
     play(game())
 
 
-def test_a_fault_in_a_dispatcher_does_not_leave_its_queue_alone(
+def test_dispatcher_is_restarted_after_a_fault_and_serves_its_queue(
     etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from yirangmq.cluster.dispatch.recovery import DispatchRecovery

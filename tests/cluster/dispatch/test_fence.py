@@ -23,7 +23,7 @@ KEYS = Keys("jobs")
 
 
 @pytest.mark.process
-def test_a_leader_that_was_replaced_writes_nothing(etcd: EtcdCluster, queue: str) -> None:
+def test_fencing_prevents_every_write_of_a_replaced_leader(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         keys = Keys(queue)
         async with at(*etcd.endpoints) as client:
@@ -59,7 +59,7 @@ def test_a_leader_that_was_replaced_writes_nothing(etcd: EtcdCluster, queue: str
 
 
 @pytest.mark.process
-def test_what_its_producer_took_back_or_wrote_anew_is_not_moved(etcd: EtcdCluster, queue: str) -> None:
+def test_dispatcher_does_not_move_a_message_that_its_producer_deleted_or_rewrote(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         keys = Keys(queue)
         async with at(*etcd.endpoints) as client:
@@ -86,7 +86,7 @@ def test_what_its_producer_took_back_or_wrote_anew_is_not_moved(etcd: EtcdCluste
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_a_minority_of_etcd_can_make_nobody_leader(etcds: EtcdCluster, queue: str) -> None:
+def test_leader_election_is_impossible_with_a_minority_of_etcd(etcds: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with running(etcds.endpoints) as node, at(*etcds.endpoints) as client:
             await soon(lambda: _answers(client))
@@ -128,14 +128,14 @@ def filled(count: int, window: int = 256) -> EtcdQueueState:
     return ledger
 
 
-def test_a_consumer_on_the_leaders_node_comes_first_then_who_has_least() -> None:
+def test_dispatcher_prefers_a_consumer_on_the_leaders_node_then_the_least_loaded() -> None:
     ledger = filled(5, window=2)
     near, far, other = (registered(ledger, *one) for one in (("c", b"here"), ("a", b"there"), ("b", b"there")))
     planner.plan(ledger, 1, 0, 0.0)
     assert {home: sorted(one.held) for home, one in ledger.consumers.items()} == {near: [1, 2], far: [3, 5], other: [4]}
 
 
-def test_a_transaction_keeps_within_etcds_limits() -> None:
+def test_dispatcher_transaction_stays_within_the_limits_of_etcd() -> None:
     ledger = filled(500)
     registered(ledger, "a", b"here")
     for number in range(1000):
@@ -148,7 +148,7 @@ def test_a_transaction_keeps_within_etcds_limits() -> None:
     assert len(batch.removed) > 50
 
 
-def test_an_ack_before_the_answer_and_a_refusal_of_the_whole_leave_no_trace() -> None:
+def test_dispatcher_ledger_is_correct_after_an_ack_before_the_answer_and_after_a_refused_transaction() -> None:
     ledger = filled(3)
     home = registered(ledger, "a", b"here")
     batch = planner.plan(ledger, 1, 0, 0.0)
@@ -163,7 +163,9 @@ def test_an_ack_before_the_answer_and_a_refusal_of_the_whole_leave_no_trace() ->
     assert (again.unacked, again.consumers[home].held, again.next, len(again.inbox)) == ({}, set(), 1, 3)
 
 
-def test_the_inbox_holds_so_many_bytes_and_knows_the_rest_by_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dispatcher_inbox_holds_a_bounded_number_of_bytes_and_the_rest_by_its_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("yirangmq.cluster.dispatch.state.MAX_INBOX_BYTES", 4)
     inbox = DispatchInbox()
     one, two, three, four = (InboxArrival(b"k%d" % number, b"", b"", number, b"vvv") for number in range(1, 5))
@@ -185,7 +187,7 @@ def test_the_inbox_holds_so_many_bytes_and_knows_the_rest_by_its_keys(monkeypatc
     assert [arrival.key for arrival in inbox.stuck_messages(9)] == [two.key]
 
 
-def test_our_own_deletion_of_a_copy_is_no_ack_of_the_next_one() -> None:
+def test_ack_is_not_inferred_from_the_dispatchers_own_deletion_of_an_earlier_copy() -> None:
     """The same consumer has the message again when we hear that we took it back."""
     ledger = filled(1)
     home = registered(ledger, "a", b"here")
@@ -204,7 +206,7 @@ def test_our_own_deletion_of_a_copy_is_no_ack_of_the_next_one() -> None:
     assert ledger.revoked_at == {}
 
 
-def test_acked_messages_are_removed_in_runs_that_hold_nothing_else() -> None:
+def test_ack_removal_deletes_messages_in_runs_that_hold_nothing_else() -> None:
     ledger = filled(9)
     home = registered(ledger, "a", b"here")
     planner.apply(ledger, planner.plan(ledger, 1, 0, 0.0), [], 7)
@@ -224,7 +226,7 @@ def test_acked_messages_are_removed_in_runs_that_hold_nothing_else() -> None:
     assert ledger.counters.acked == 9
 
 
-def test_what_stands_alone_in_line_waits_for_its_neighbours_while_there_is_other_work() -> None:
+def test_ack_removal_of_a_single_message_waits_for_its_neighbours_while_there_is_other_work() -> None:
     ledger = filled(9)
     home = registered(ledger, "a", b"here")
     planner.apply(ledger, planner.plan(ledger, 1, 0, 0.0), [], 7)
@@ -258,18 +260,18 @@ def _deleted(batch: planner.PlannedTransaction) -> list[tuple[int, int]]:
         (b"/q/jobs", None),
     ],
 )
-def test_what_a_key_means(key: bytes, parsed: ParsedKey | None) -> None:
+def test_etcd_key_is_read_as_a_registration_or_ignored(key: bytes, parsed: ParsedKey | None) -> None:
     assert KEYS.parsed(key) == parsed
 
 
-def test_keys_of_queues_begin_as_they_must() -> None:
+def test_etcd_key_names_a_queue_only_with_a_valid_prefix_and_name() -> None:
     assert queue_of_key(b"/queue/jobs/p/k") == "jobs"
     for key in (b"/jobs/p/k", b"q/jobs", b"/q/", b"/q/.hidden/p/k", b"/q/\xff/p"):
         assert queue_of_key(key) is None
 
 
 @pytest.mark.parametrize("text", ["a", "a/b", "50%", "%2F", "ü/%"])
-def test_a_slash_in_a_name_is_kept(text: str) -> None:
+def test_etcd_key_keeps_a_slash_in_a_name_and_refuses_a_name_too_long(text: str) -> None:
     made = segment(text)
     assert b"/" not in made
     assert decode_segment(made) == text

@@ -37,7 +37,7 @@ def key() -> bytes:
     return f"/t/{uuid.uuid4().hex}/".encode()
 
 
-def test_keys_and_transactions(etcd: EtcdCluster, key: bytes) -> None:
+def test_etcd_client_puts_reads_and_deletes_keys_in_conditional_transactions(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             first = (await client.put(key + b"a", b"1")).header.revision
@@ -55,7 +55,7 @@ def test_keys_and_transactions(etcd: EtcdCluster, key: bytes) -> None:
     play(game())
 
 
-def test_pages_are_of_one_moment(etcd: EtcdCluster, key: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_etcd_client_pages_are_of_one_revision(etcd: EtcdCluster, key: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("yirangmq.cluster.etcd.client.PAGE", 3)
 
     async def game() -> None:
@@ -70,7 +70,9 @@ def test_pages_are_of_one_moment(etcd: EtcdCluster, key: bytes, monkeypatch: pyt
     play(game())
 
 
-def test_reads_and_new_writes_go_to_the_next_member(etcds: EtcdCluster, key: bytes) -> None:
+def test_etcd_client_sends_reads_and_new_writes_to_the_next_member_after_a_failure(
+    etcds: EtcdCluster, key: bytes
+) -> None:
     async def game() -> None:
         async with at(*etcds.endpoints) as client:
             for number in range(2):
@@ -92,7 +94,7 @@ def test_reads_and_new_writes_go_to_the_next_member(etcds: EtcdCluster, key: byt
     play(game())
 
 
-def test_nobody_answers(key: bytes) -> None:
+def test_etcd_client_raises_unavailable_when_no_member_answers(key: bytes) -> None:
     async def game() -> None:
         async with at("127.0.0.1:1", "127.0.0.1:2") as client:
             with pytest.raises(Unavailable, match="no member"):
@@ -101,7 +103,7 @@ def test_nobody_answers(key: bytes) -> None:
     play(game())
 
 
-def test_a_write_whose_answer_is_lost_is_not_sent_again(etcd: EtcdCluster, key: bytes) -> None:
+def test_etcd_client_does_not_repeat_a_write_whose_answer_is_lost(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> None:
         async with Proxy(etcd.endpoints[0]) as proxy, at(proxy.endpoint) as client:
             await client.put(key, b"0")
@@ -124,7 +126,7 @@ def test_a_write_whose_answer_is_lost_is_not_sent_again(etcd: EtcdCluster, key: 
     play(game())
 
 
-def test_a_watch_that_is_cut_while_it_catches_up_misses_nothing(etcd: EtcdCluster, key: bytes) -> None:
+def test_etcd_watch_cut_during_catchup_misses_nothing(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as writer:
             first = (await writer.put(key + b"begin", b"")).header.revision
@@ -147,7 +149,7 @@ async def _seen(client: Etcd, key: bytes, revision: int, count: int) -> list[byt
     return seen
 
 
-def test_large_answers_come_in_parts_and_are_handed_on_whole(etcd: EtcdCluster, key: bytes) -> None:
+def test_etcd_watch_joins_the_parts_of_large_answers_to_whole_revisions(etcd: EtcdCluster, key: bytes) -> None:
     """1.2 MB a revision, ten of them: more than one answer may hold."""
 
     async def game() -> None:
@@ -182,7 +184,7 @@ async def _comes_in_parts(client: Etcd, key: bytes, revision: int) -> bool:
     return parts > 0
 
 
-def test_a_compacted_watch_says_so_and_following_lists_again(etcd: EtcdCluster, key: bytes) -> None:
+def test_etcd_watch_that_was_compacted_raises_an_error_and_following_lists_again(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             first = (await client.put(key + b"a", b"")).header.revision
@@ -217,7 +219,7 @@ def test_a_compacted_watch_says_so_and_following_lists_again(etcd: EtcdCluster, 
     play(following())
 
 
-def test_a_lease_is_kept_and_knows_when_it_is_lost(etcd: EtcdCluster, key: bytes) -> None:
+def test_etcd_lease_is_kept_alive_and_reports_its_loss(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             async with await EtcdLease.grant(client, 4) as lease:
@@ -241,7 +243,7 @@ def test_a_lease_is_kept_and_knows_when_it_is_lost(etcd: EtcdCluster, key: bytes
     play(game())
 
 
-def test_a_lease_is_lost_when_nothing_was_confirmed_for_its_time(etcd: EtcdCluster) -> None:
+def test_etcd_lease_is_lost_when_nothing_was_confirmed_for_its_duration(etcd: EtcdCluster) -> None:
     async def game() -> None:
         async with Proxy(etcd.endpoints[0]) as proxy, at(proxy.endpoint) as client:
             lease = await EtcdLease.grant(client, 2)
@@ -255,7 +257,7 @@ def test_a_lease_is_lost_when_nothing_was_confirmed_for_its_time(etcd: EtcdClust
     play(game())
 
 
-def test_watch_and_lease_go_on_when_the_leader_of_etcd_is_killed(etcds: EtcdCluster, key: bytes) -> None:
+def test_etcd_watch_and_lease_continue_when_the_leader_of_etcd_is_killed(etcds: EtcdCluster, key: bytes) -> None:
     """A connection swapped under running calls must neither end them nor leave two of them."""
 
     async def game() -> None:
@@ -299,7 +301,7 @@ def test_watch_and_lease_go_on_when_the_leader_of_etcd_is_killed(etcds: EtcdClus
     play(game())
 
 
-def test_user_password_and_a_token_that_a_restart_made_void(tmp_path: Path, key: bytes) -> None:
+def test_etcd_login_by_password_renews_a_token_that_a_restart_made_void(tmp_path: Path, key: bytes) -> None:
     async def game(etcd: EtcdCluster) -> None:
         for words in (
             ["user", "add", "root:secret"],
@@ -338,7 +340,7 @@ def test_user_password_and_a_token_that_a_restart_made_void(tmp_path: Path, key:
         play(game(cluster))
 
 
-def test_tls(tmp_path: Path, key: bytes) -> None:
+def test_tls_to_etcd_works_with_a_client_certificate_and_is_refused_without(tmp_path: Path, key: bytes) -> None:
     cert, secret = certificate(tmp_path)
     flags = ["--cert-file", str(cert), "--key-file", str(secret), "--client-cert-auth", "--trusted-ca-file", str(cert)]
     tls = EtcdTls(ca=cert.read_bytes(), cert=cert.read_bytes(), key=secret.read_bytes())
@@ -355,7 +357,7 @@ def test_tls(tmp_path: Path, key: bytes) -> None:
         play(game(tuple(cluster.endpoints)))
 
 
-def test_what_is_too_large_is_refused_by_name(etcd: EtcdCluster, key: bytes) -> None:
+def test_etcd_client_refuses_a_value_too_large_by_name(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> Any:
         async with at(*etcd.endpoints) as client:
             with pytest.raises(TooLarge, match="too large"):

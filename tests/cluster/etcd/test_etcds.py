@@ -7,12 +7,12 @@ from tests.support.etcd import EtcdCluster
 pytestmark = pytest.mark.process
 
 
-def test_one_member_answers_etcdctl(etcd: EtcdCluster) -> None:
+def test_etcd_cluster_of_one_member_answers_etcdctl(etcd: EtcdCluster) -> None:
     etcd.ctl("put", "/here", "yes")
     assert etcd.ctl("get", "/here", "--print-value-only") == b"yes\n"
 
 
-def test_three_members_keep_what_was_put_through_kills_of_all(etcds: EtcdCluster) -> None:
+def test_etcd_cluster_of_three_members_keeps_its_data_through_kills_of_all(etcds: EtcdCluster) -> None:
     etcds.ctl("put", "/here", "yes")
     leader = etcds.leader()
     leader.kill()

@@ -99,7 +99,7 @@ def test_faults_find_a_lock_that_is_kept_after_an_error(monkeypatch: pytest.Monk
     assert any("after the fault: StoreBusy" in one for one in report.failures[0].complaints)
 
 
-def test_a_look_at_a_servers_store_waits_for_the_servers_transaction(
+def test_faults_target_reading_a_servers_store_waits_for_its_transaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered, looked = threading.Event(), threading.Event()
@@ -130,7 +130,7 @@ def test_a_look_at_a_servers_store_waits_for_the_servers_transaction(
     target.stop()
 
 
-def test_no_transaction_of_a_files_store_runs_while_its_files_are_copied(tmp_path: Path) -> None:
+def test_faults_target_at_rest_refuses_transactions_while_files_are_copied(tmp_path: Path) -> None:
     """The sweeper of a server would remove them meanwhile."""
     target = targets.StoreTarget("fs", tmp_path, None, None)
     target.start()
@@ -153,7 +153,7 @@ def test_no_transaction_of_a_files_store_runs_while_its_files_are_copied(tmp_pat
     target.stop()
 
 
-def test_files_that_cannot_be_copied_are_a_failure_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_report_files_that_cannot_be_copied_as_a_failure_and_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     def copytree(*args: Any, **options: Any) -> None:
         raise shutil.Error("gone meanwhile")
 
@@ -167,7 +167,7 @@ def test_files_that_cannot_be_copied_are_a_failure_and_the_run_goes_on(monkeypat
 # -- the injector -----------------------------------------------------------------------------------------------------
 
 
-def test_injector_fails_the_calls_that_it_is_told_to_and_counts_those_that_apply() -> None:
+def test_injector_fails_the_armed_calls_and_counts_those_that_apply() -> None:
     injector = Injector()
     injector.arm("EIO", 2, 2)
     assert [injector.must_fail("fsync", "f") for _ in range(4)] == [False, True, True, False]
@@ -178,7 +178,7 @@ def test_injector_fails_the_calls_that_it_is_told_to_and_counts_those_that_apply
 
 
 @pytest.mark.parametrize("error", ["EIO", "ENOSPC", "EDQUOT", "EINTR"])
-def test_system_calls_fail_below_the_folder_and_nowhere_else(tmp_path: Path, error: str) -> None:
+def test_injector_fails_system_calls_below_the_folder_and_nowhere_else(tmp_path: Path, error: str) -> None:
     inside, outside = tmp_path / "in", tmp_path / "out"
     inside.mkdir()
     injector = Injector()
@@ -196,7 +196,9 @@ def test_system_calls_fail_below_the_folder_and_nowhere_else(tmp_path: Path, err
     ("error", "raised"),
     [("EIO", apsw.IOError), ("ENOSPC", apsw.FullError), ("CORRUPT", apsw.CorruptError), ("EMFILE", apsw.CantOpenError)],
 )
-def test_sqlite_fails_with_the_error_of_its_vfs(tmp_path: Path, error: str, raised: type[apsw.Error]) -> None:
+def test_injector_makes_sqlite_fail_with_the_error_of_its_vfs(
+    tmp_path: Path, error: str, raised: type[apsw.Error]
+) -> None:
     injector = Injector()
     with FaultingVfs("test-faults", injector):
         db = apsw.Connection(str(tmp_path / "db"), vfs="test-faults")
@@ -211,7 +213,7 @@ def test_sqlite_fails_with_the_error_of_its_vfs(tmp_path: Path, error: str, rais
         db.close()
 
 
-def test_every_error_applies_to_some_call() -> None:
+def test_injector_errors_each_apply_to_some_call() -> None:
     assert all(APPLIES.values())
 
 
@@ -233,14 +235,14 @@ def test_faults_command_prints_a_verdict_and_repeats_one_case(capsys: pytest.Cap
     assert (report["ok"], report["cases"], report["fired"], report["failures"]) == (True, 1, 1, [])
 
 
-def test_faults_command_says_so_when_there_is_no_such_case_or_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_faults_command_reports_an_unknown_case_or_an_exceeded_time_limit(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_faults(parsed("--only", "sqlite/embedded/fly"), FaultServer) == 1
     assert capsys.readouterr().out.endswith("result: no such case\n")
     assert run_faults(parsed("--backend", "sqlite", "--seconds", "0.001"), FaultServer) == 1
     assert "time was over" in capsys.readouterr().out
 
 
-def test_faults_command_lists_failures_with_the_way_to_repeat_them(
+def test_faults_command_lists_failures_with_the_command_that_repeats_them(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FileBatch, "is_undone", True)

@@ -25,7 +25,7 @@ def day_of(row: dict[str, Any]) -> str:
     return str(row["timestamp"].date().isoformat())
 
 
-def test_records_go_in_once_by_date_with_their_envelopes(spark: SparkSession, tmp_path: Path) -> None:
+def test_archive_adds_records_once_by_date_with_their_envelopes(spark: SparkSession, tmp_path: Path) -> None:
     rows = made_data.records(90)
     first = archive(made_data.frame(spark, rows[:50], RECORDS), tmp_path, "topic:*")
     assert (first.sums.rows, first.sums.first, first.sums.last, first.last) == (50, 1, 50, 50)
@@ -47,7 +47,7 @@ def test_records_go_in_once_by_date_with_their_envelopes(spark: SparkSession, tm
         archive(made_data.frame(spark, rows, RECORDS), tmp_path, "topic:other")
 
 
-def test_messages_that_end_late_are_not_passed_over(spark: SparkSession, tmp_path: Path) -> None:
+def test_archive_includes_messages_that_end_late(spark: SparkSession, tmp_path: Path) -> None:
     rows = [row for row in made_data.messages() if row["status"] == "done"][:40]
     archive(made_data.frame(spark, rows[10:30], MESSAGES), tmp_path, "queue:*")
     added = archive(made_data.frame(spark, rows, MESSAGES), tmp_path, "queue:*")
@@ -56,7 +56,9 @@ def test_messages_that_end_late_are_not_passed_over(spark: SparkSession, tmp_pat
     assert sorted(ids) == sorted(row["message_id"] for row in rows)
 
 
-def test_what_is_not_listed_is_not_in_the_archive(spark: SparkSession, tmp_path: Path) -> None:
+def test_archive_ignores_files_that_are_not_in_its_manifest_until_the_next_run(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     frame = made_data.frame(spark, made_data.records(20), RECORDS)
     archive(frame.where("global_seq <= 10"), tmp_path, "topic:*")
     listed = manifest.load(tmp_path)
@@ -69,7 +71,9 @@ def test_what_is_not_listed_is_not_in_the_archive(spark: SparkSession, tmp_path:
     assert len(list(tmp_path.glob("date=*/*"))) == len(manifest.load(tmp_path).files())
 
 
-def test_a_closed_day_is_compacted_and_old_days_go(spark: SparkSession, tmp_path: Path) -> None:
+def test_archive_compaction_merges_a_closed_day_and_housekeeping_removes_old_days(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     rows = made_data.records(90)
     for edge in (30, 60, 90):
         archive(made_data.frame(spark, rows[:edge], RECORDS), tmp_path, "topic:*")
@@ -99,7 +103,9 @@ def test_a_closed_day_is_compacted_and_old_days_go(spark: SparkSession, tmp_path
     assert archive(made_data.frame(spark, rows, RECORDS), tmp_path, "topic:*").sums.rows == 0  # it does not come back
 
 
-def test_compaction_removes_nothing_that_it_cannot_account_for(spark: SparkSession, tmp_path: Path) -> None:
+def test_archive_compaction_removes_nothing_if_the_day_is_open_unknown_or_differs_from_the_manifest(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     archive(made_data.frame(spark, made_data.records(30), RECORDS), tmp_path, "topic:*")
     listed = manifest.load(tmp_path)
     day = sorted(listed.days)[0]
@@ -120,7 +126,9 @@ def test_compaction_removes_nothing_that_it_cannot_account_for(spark: SparkSessi
         read_archive(spark, tmp_path)
 
 
-def test_one_job_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
+def test_archive_refuses_a_second_job_at_the_same_time_and_a_missing_or_unreadable_manifest(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     with manifest.archive_lock(tmp_path), pytest.raises(StoreBusy, match="another job"):
         archive(made_data.frame(spark, made_data.records(3), RECORDS), tmp_path, "topic:*")
     with pytest.raises(NotFound, match="there is no archive"):
@@ -130,7 +138,7 @@ def test_one_job_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
         read_archive(spark, tmp_path)
 
 
-def test_seven_days_before_today_are_kept(spark: SparkSession, tmp_path: Path) -> None:
+def test_archive_housekeeping_keeps_seven_days_before_today(spark: SparkSession, tmp_path: Path) -> None:
     rows = [row | {"timestamp": NOW - timedelta(days=n)} for n, row in enumerate(made_data.records(10))]
     archive(made_data.frame(spark, rows, RECORDS), tmp_path, "topic:*")
     looked = housekeep(spark, tmp_path, TODAY, dry_run=True)

@@ -26,7 +26,7 @@ def command(spark: SparkSession, served: Served, capfdbinary: Any, tmp_path: Pat
     return commands.made(capfdbinary)
 
 
-def test_a_table_is_loaded_once_under_its_name(command: Command, served: Served, tmp_path: Path) -> None:
+def test_pipeline_load_writes_a_table_once_under_its_name(command: Command, served: Served, tmp_path: Path) -> None:
     (tmp_path / "people.csv").write_text("id,name\n1,ann\n2,bo\n3,\n")
     line = (
         "pipeline load --table people.csv --format csv --option header=true --to queue:j.people --id id --name people-1"
@@ -41,7 +41,7 @@ def test_a_table_is_loaded_once_under_its_name(command: Command, served: Served,
     assert found == [{"id": "1", "name": "ann"}, {"id": "2", "name": "bo"}, {"id": "3", "name": None}]
 
 
-def test_a_load_that_cannot_be_is_refused_before_anything_moves(
+def test_pipeline_load_with_wrong_options_is_refused_before_any_row_is_written(
     command: Command, served: Served, tmp_path: Path
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"a": 1}\n')
@@ -56,7 +56,7 @@ def test_a_load_that_cannot_be_is_refused_before_anything_moves(
     assert served.payloads("j.no") == []
 
 
-def test_records_are_replayed_by_condition_and_sequence_once(command: Command, served: Served) -> None:
+def test_pipeline_replay_by_condition_and_sequence_happens_once(command: Command, served: Served) -> None:
     last = served.append("j.orders", *(json.dumps({"n": n}) for n in range(20)))
     line = f"pipeline replay --from topic:j.orders --to queue:j.again --first {last - 9} --name r-1"
     line += " --where \"get_json_object(cast(value as string), '$.n') % 2 = 0\""
@@ -70,7 +70,7 @@ def test_records_are_replayed_by_condition_and_sequence_once(command: Command, s
     assert bad.complaint["field"] == "since"
 
 
-def test_a_replay_is_the_rows_chosen_with_a_word_of_their_origin(spark: SparkSession) -> None:
+def test_pipeline_replay_contains_the_chosen_rows_with_a_header_of_their_origin(spark: SparkSession) -> None:
     rows = made_data.records(40)
     frame = made_data.frame(spark, rows, RECORDS)
     since, until = rows[5]["timestamp"], rows[30]["timestamp"]
@@ -90,7 +90,7 @@ def test_a_replay_is_the_rows_chosen_with_a_word_of_their_origin(spark: SparkSes
         replay.for_replay(found, "nowhere")
 
 
-def test_a_load_is_each_row_as_an_object_or_its_value(spark: SparkSession) -> None:
+def test_pipeline_load_turns_each_row_into_an_object_or_its_value(spark: SparkSession) -> None:
     rows = [{"n": n, "name": None if n % 7 == 0 else f"é{n}", "half": n / 2} for n in range(30)]
     table = spark.createDataFrame([tuple(row.values()) for row in rows], "n bigint, name string, half double")
     found = replay.for_load(table, "topic:t", id="n").collect()
@@ -104,7 +104,7 @@ def test_a_load_is_each_row_as_an_object_or_its_value(spark: SparkSession) -> No
         replay.for_load(texts.selectExpr("n as value"), "queue:q")
 
 
-def test_redriving_takes_those_the_condition_names_oldest_first(
+def test_redrive_takes_the_dead_letters_of_the_condition_oldest_first(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     letters = [row for row in made_data.messages() if row["status"] == "dead"]
@@ -129,7 +129,7 @@ def test_redriving_takes_those_the_condition_names_oldest_first(
         replay.redrive(frame, "nothing > 1", move)
 
 
-def test_dead_letters_are_redriven_by_sql(command: Command, served: Served) -> None:
+def test_redrive_by_sql_condition_moves_matching_dead_letters_after_a_dry_run(command: Command, served: Served) -> None:
     bury(served, "j.dead", *({"amount": n} for n in (5, 50, 500)))
     where = "get_json_object(cast(value as string), '$.amount') > 10"
     line = f'pipeline redrive --from dlq:j.dead --where "{where}" --json'
@@ -141,7 +141,9 @@ def test_dead_letters_are_redriven_by_sql(command: Command, served: Served) -> N
     assert command(line).json["count"] == 0
 
 
-def test_an_archive_is_made_audited_and_kept_by_commands(command: Command, served: Served, tmp_path: Path) -> None:
+def test_archive_commands_make_and_audit_it_and_dry_run_compaction_and_housekeeping(
+    command: Command, served: Served, tmp_path: Path
+) -> None:
     served.append("j.kept", *range(30))
     made = command("pipeline archive --from topic:j.kept --to kept --json").json
     assert (made["rows"], made["days"]) == (
@@ -161,7 +163,9 @@ def test_an_archive_is_made_audited_and_kept_by_commands(command: Command, serve
     assert command("pipeline housekeep --archive nothing --json", code=3).complaint["code"] == "not_found"
 
 
-def test_a_report_and_poison_by_commands(command: Command, served: Served, tmp_path: Path) -> None:
+def test_report_and_poison_commands_give_totals_reasons_payloads_and_shapes(
+    command: Command, served: Served, tmp_path: Path
+) -> None:
     dead, ready = [{"bad": 1}, {"bad": 1}, {"other": 2}], {"good": 1}
     bury(served, "j.told", *dead)
     served.publish("j.told", ready)
@@ -180,7 +184,9 @@ def test_a_report_and_poison_by_commands(command: Command, served: Served, tmp_p
     )
 
 
-def test_a_place_that_is_none_and_a_server_that_is_not_there(command: Command, monkeypatch: Any) -> None:
+def test_pipeline_audit_of_a_wrong_source_or_an_absent_server_or_master_is_refused(
+    command: Command, monkeypatch: Any
+) -> None:
     assert command("pipeline audit --from queue:x --json", code=2).complaint["field"] == "from"
     nowhere = command("pipeline audit --from topic:x --json --master spark://127.0.0.1:9", code=10).complaint
     assert nowhere["error"] == "there is no Spark master at spark://127.0.0.1:9"

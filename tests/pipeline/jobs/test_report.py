@@ -36,7 +36,7 @@ def moment(at: datetime) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
 
-def test_totals(found: dict[str, Any]) -> None:
+def test_report_totals_per_queue_equal_those_of_plain_python(found: dict[str, Any]) -> None:
     for queue, told in zip(("mail", "orders"), found["totals"], strict=True):
         rows = [row for row in made_data.messages() if row["queue"] == queue]
         done = sum(row["status"] == "done" for row in rows)
@@ -53,7 +53,7 @@ def test_totals(found: dict[str, Any]) -> None:
         }
 
 
-def test_rates_by_the_minute(found: dict[str, Any]) -> None:
+def test_report_rates_are_counted_by_the_minute(found: dict[str, Any]) -> None:
     counted: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for row in made_data.messages():
         for what, at in (
@@ -69,7 +69,7 @@ def test_rates_by_the_minute(found: dict[str, Any]) -> None:
     assert found["rates"] == wanted
 
 
-def test_times_are_those_of_the_nearest_rank(found: dict[str, Any]) -> None:
+def test_report_times_are_percentiles_of_the_nearest_rank(found: dict[str, Any]) -> None:
     spans: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row in made_data.messages():
         queue, leased = row["queue"], row["leased_at"]
@@ -88,7 +88,7 @@ def test_times_are_those_of_the_nearest_rank(found: dict[str, Any]) -> None:
             assert told[key][name] == pytest.approx(seconds[math.ceil(share * len(seconds)) - 1], abs=1e-5)
 
 
-def test_dead_letters_by_reason_and_how_they_grew(found: dict[str, Any]) -> None:
+def test_report_dead_letters_are_counted_by_reason_with_their_growth(found: dict[str, Any]) -> None:
     dead = [row for row in made_data.messages() if row["status"] in DEAD]
     groups: dict[tuple[str, str], list[datetime]] = defaultdict(list)
     for row in dead:
@@ -106,7 +106,7 @@ def test_dead_letters_by_reason_and_how_they_grew(found: dict[str, Any]) -> None
     assert any(row["growth"] != 0 for row in wanted)
 
 
-def test_attempts_and_weeks(found: dict[str, Any]) -> None:
+def test_report_retries_by_attempt_and_publishes_by_week_are_counted(found: dict[str, Any]) -> None:
     rows = made_data.messages()
     tried = Counter((row["queue"], row["attempt"]) for row in rows if row["attempt"])
     assert found["retries"] == [
@@ -122,7 +122,7 @@ def test_attempts_and_weeks(found: dict[str, Any]) -> None:
     ]
 
 
-def test_the_page_holds_everything_and_asks_for_nothing(found: dict[str, Any]) -> None:
+def test_report_page_contains_everything_escaped_and_loads_nothing(found: dict[str, Any]) -> None:
     totals = [{**row, "queue": "<b>&"} for row in found["totals"]]
     text = page.page({**found, "totals": totals, "empty": []}, "Report", "now")
     assert text.count("<svg") == 8
@@ -132,7 +132,7 @@ def test_the_page_holds_everything_and_asks_for_nothing(found: dict[str, Any]) -
     json.dumps(found)
 
 
-def test_records_of_a_topic_are_counted_too(spark: SparkSession) -> None:
+def test_report_counts_records_of_a_topic_too(spark: SparkSession) -> None:
     rows = made_data.records()
     told = page.values(report(made_data.frame(spark, rows, RECORDS), NOW))
     counted = Counter(row["topic"] for row in rows)
@@ -145,7 +145,7 @@ def test_records_of_a_topic_are_counted_too(spark: SparkSession) -> None:
         report(made_data.frame(spark, rows, RECORDS), NOW.replace(tzinfo=None))
 
 
-def test_an_audit_finds_what_is_missing_and_what_is_there_twice(spark: SparkSession) -> None:
+def test_audit_finds_missing_and_repeated_records(spark: SparkSession) -> None:
     rows = [row for row in made_data.records() if (row["topic"], row["offset"]) not in {("trades", 5), ("trades", 6)}]
     again = next(row for row in rows if (row["topic"], row["offset"]) == ("quotes", 9))
     frame = made_data.frame(spark, [*rows, again, {**again, "value": b"other"}], RECORDS)
@@ -159,7 +159,7 @@ def test_an_audit_finds_what_is_missing_and_what_is_there_twice(spark: SparkSess
     assert audit(frame.limit(0)).collect() == []
 
 
-def test_poison_is_what_keeps_failing(spark: SparkSession) -> None:
+def test_poison_messages_are_the_payloads_that_keep_failing(spark: SparkSession) -> None:
     dead = [row for row in made_data.messages() if row["status"] in DEAD]
     frame = made_data.frame(spark, made_data.messages(), MESSAGES)
     groups: dict[tuple[str, bytes], list[dict[str, Any]]] = defaultdict(list)
@@ -180,7 +180,7 @@ def test_poison_is_what_keeps_failing(spark: SparkSession) -> None:
     assert [row["failures"] for row in told] == sorted((row["failures"] for row in told), reverse=True)
 
 
-def test_shapes_of_payload_that_keep_failing(spark: SparkSession) -> None:
+def test_poison_shapes_are_the_payload_shapes_that_keep_failing(spark: SparkSession) -> None:
     def shape(value: bytes) -> str:
         try:
             names = json.loads(value)

@@ -56,7 +56,7 @@ def ready(data: bytes | bytearray) -> Counted:
     "count", [64, 65, FRAMES_PER_CHECK - 1, FRAMES_PER_CHECK, FRAMES_PER_CHECK + 1, 3 * FRAMES_PER_CHECK + 17]
 )
 @pytest.mark.parametrize("size", [0, 1, 7, 300])
-def test_sound_frames_agree_whatever_their_number(count: int, size: int) -> None:
+def test_frame_checksum_accepts_sound_frames_whatever_their_number(count: int, size: int) -> None:
     data = made(count, size)
     sums = ready(data)
     frames(data).verify(sums)
@@ -65,7 +65,7 @@ def test_sound_frames_agree_whatever_their_number(count: int, size: int) -> None
 
 @settings(max_examples=200, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 3))
-def test_any_bit_that_changed_is_found_and_the_record_is_named(chance: random.Random, flips: int) -> None:
+def test_frame_checksum_finds_any_changed_bit_and_names_the_record(chance: random.Random, flips: int) -> None:
     data = made(150, 90)
     sums, size = ready(data), len(data) // 150
     places = sorted(chance.sample([n for n in range(len(data)) if n % size >= 12], flips))
@@ -84,7 +84,7 @@ def swapped(data: bytearray, size: int) -> None:
     data[size : 2 * size], data[2 * size : 3 * size] = data[2 * size : 3 * size], data[size : 2 * size]
 
 
-def test_frames_are_judged_by_themselves_not_by_their_order() -> None:
+def test_frame_checksum_does_not_depend_on_the_order_of_frames() -> None:
     """That numbers follow each other is looked at elsewhere."""
     data = made(100, 40)
     sums = ready(data)
@@ -93,7 +93,7 @@ def test_frames_are_judged_by_themselves_not_by_their_order() -> None:
     assert sums.agreed[-1] is True
 
 
-def test_bodies_that_changed_places_are_found() -> None:
+def test_frame_checksum_finds_bodies_that_changed_places() -> None:
     data = made(100, 40)
     sums, size = ready(data), len(data) // 100
     one, two = slice(size - 40, size), slice(2 * size - 40, 2 * size)
@@ -106,7 +106,7 @@ def sizes(*wanted: tuple[int, int]) -> Sequence[bytearray]:
     return [made(count, size, seed) for seed, (count, size) in enumerate(wanted)]
 
 
-def test_another_size_begins_anew_and_long_ones_are_looked_at_one_by_one() -> None:
+def test_frame_checksum_starts_anew_at_another_size_and_checks_long_frames_one_by_one() -> None:
     sums = ready(made(80, 30))
     for data in sizes((80, 30), (90, 30), (80, 31), (80, 30), (80, 30)):
         frames(data).verify(sums)
@@ -117,7 +117,7 @@ def test_another_size_begins_anew_and_long_ones_are_looked_at_one_by_one() -> No
     assert sums.agreed == [False]
 
 
-def test_frames_of_many_sizes_are_looked_at_one_by_one() -> None:
+def test_frame_checksum_checks_frames_of_many_sizes_one_by_one() -> None:
     records = [NewRecord("t", b"x" * (n % 50)) for n in range(300)]
     data = bytearray(encode_batch(records, 1, 1, {}, synced=False).data)
     sums = Counted()
@@ -128,7 +128,7 @@ def test_frames_of_many_sizes_are_looked_at_one_by_one() -> None:
         frames(data).verify(sums)
 
 
-def test_a_choice_of_frames_is_looked_at_one_by_one() -> None:
+def test_frame_checksum_checks_a_choice_of_frames_one_by_one() -> None:
     data = made(100, 40)
     sums = ready(data)
     data[60] ^= 1  # in the first, which is not chosen

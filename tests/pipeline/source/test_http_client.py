@@ -42,7 +42,7 @@ def made(bodies: list[bytes]) -> bytes:
 
 
 @pytest.mark.parametrize("largest", [50, 3000, 200_000])
-def test_whatever_the_cuts_every_record_comes_once(largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_http_frames_cut_anywhere_give_every_record_once(largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that are longer than what is read at once."""
     monkeypatch.setattr(http_client, "BATCH_BYTES", 4096)
     chance = random.Random(largest)
@@ -50,13 +50,13 @@ def test_whatever_the_cuts_every_record_comes_once(largest: int, monkeypatch: py
     assert received(made(bodies), chance) == bodies
 
 
-def test_an_answer_that_ends_too_early_names_the_record() -> None:
+def test_http_frames_that_end_too_early_name_the_record() -> None:
     bodies = [b"x" * 700] * 20
     data = made(bodies)
     with pytest.raises(HTTPException, match="middle of record 20"):
         received(data[:-1], random.Random(1), len(data) - 1)
 
 
-def test_what_is_no_record_is_refused() -> None:
+def test_http_frames_that_are_no_record_are_refused() -> None:
     with pytest.raises(SourceError, match="no record"):
         received(made([b"x"]) + b"\xff" * 5000, random.Random(1))

@@ -63,7 +63,7 @@ def rows(frame: Any) -> list[dict[str, Any]]:
     return [row.asDict() for row in frame.collect()]
 
 
-def test_each_record_is_a_row_and_each_message_is_a_row(spark: SparkSession, week: Week) -> None:
+def test_files_by_date_give_spark_a_row_per_record_and_a_row_per_message(spark: SparkSession, week: Week) -> None:
     records = spark.read.format("yirangmq").options(source="files", path=str(week.folder)).load()
     assert set(QUEUE_COLUMNS) <= set(records.columns)
     counts = {
@@ -91,7 +91,9 @@ def test_each_record_is_a_row_and_each_message_is_a_row(spark: SparkSession, wee
     assert (some.load().columns, some.load().count()) == (["seq", "value"], 6)
 
 
-def test_jobs_work_on_them(spark: SparkSession, week: Week, tmp_path: Path) -> None:
+def test_files_by_date_can_be_reported_archived_compacted_and_housekept(
+    spark: SparkSession, week: Week, tmp_path: Path
+) -> None:
     place, reach = JobSource("files", str(week.folder)), DataAccess()
     now = datetime.fromtimestamp(week.clock.now_ms() / 1000, UTC)
     told = report(run_registry.read(spark, place, reach), now)
@@ -121,7 +123,7 @@ def test_jobs_work_on_them(spark: SparkSession, week: Week, tmp_path: Path) -> N
     assert housekeep(spark, tmp_path, date(2026, 1, 26), dry_run=True).removed == ("2026-01-17", "2026-01-18")
 
 
-def test_poison_and_replay_by_command(
+def test_files_by_date_can_be_read_by_the_poison_and_replay_commands(
     spark: SparkSession, week: Week, served: Served, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("YIRANGMQ_BROKER", served.url)
@@ -149,7 +151,9 @@ def test_poison_and_replay_by_command(
     ],
     ids=["path", "days", "subscribe", "columns"],
 )
-def test_what_makes_no_sense_is_refused(spark: SparkSession, week: Week, more: dict[str, str], why: str) -> None:
+def test_files_by_date_with_wrong_options_are_refused(
+    spark: SparkSession, week: Week, more: dict[str, str], why: str
+) -> None:
     options = {"source": "files", "path": str(week.folder), **more}
     with pytest.raises(Exception, match=why):
         spark.read.format("yirangmq").options(**options).load().count()

@@ -58,7 +58,7 @@ def rows_of(frames: FrameColumns) -> list[tuple[Any, ...]]:
 
 @settings(max_examples=60, deadline=None)
 @given(RECORDS, st.integers(0, 5))
-def test_frames_are_read_by_columns_as_they_are_one_by_one(records: list[NewRecord], cut: int) -> None:
+def test_frames_read_by_columns_equal_records_read_one_by_one(records: list[NewRecord], cut: int) -> None:
     data = encode_batch(records, 7, 99, {}, synced=True).data
     whole = find_frames(data)
     assert (whole.end, len(whole.starts)) == (len(data), len(records))
@@ -69,7 +69,7 @@ def test_frames_are_read_by_columns_as_they_are_one_by_one(records: list[NewReco
     assert len(short.starts) == len(records) - 1
 
 
-def test_many_of_one_size_are_found_at_one_go_and_those_behind_them_too() -> None:
+def test_frames_of_equal_size_in_bulk_and_frames_behind_them_are_all_found() -> None:
     records = [NewRecord("t", b"x" * 50, None, {"b": "q/1"})] * 500
     records += [NewRecord("t", b"y" * n, None, {"b": "q/2"}) for n in range(100)]
     records += [NewRecord("longer", b"z" * 50, "k", {"w": "v" * 700})] * 300
@@ -78,14 +78,14 @@ def test_many_of_one_size_are_found_at_one_go_and_those_behind_them_too() -> Non
 
 
 @pytest.mark.parametrize("at", [20, 50, 55, -1])
-def test_a_byte_that_changed_is_noticed(at: int) -> None:
+def test_frames_with_a_changed_byte_fail_the_checksum(at: int) -> None:
     data = bytearray(encode_batch([NewRecord("topic", b"payload")] * 3, 1, 1, {}, synced=False).data)
     data[at] ^= 1
     with pytest.raises(SourceError, match="checksum differs"):
         FrameColumns(find_frames(bytes(data))).verify()
 
 
-def test_what_is_no_record_is_refused() -> None:
+def test_frames_that_are_no_record_are_refused() -> None:
     with pytest.raises(SourceError, match="no record"):
         find_frames(b"\xff" * 100)
     data = bytearray(encode_batch([NewRecord("t", b"x")], 1, 1, {}, synced=False).data)
@@ -116,7 +116,7 @@ def numbers(files: LocalLog, after: int, last: int, hints: Any = ()) -> list[int
     return [number for number in found if after < number <= last]
 
 
-def test_any_range_of_the_files_is_found(log: SegmentLog, tmp_path: Path) -> None:
+def test_segment_files_return_any_range_and_records_appended_later(log: SegmentLog, tmp_path: Path) -> None:
     files = LocalLog(str(tmp_path))
     assert files.info() == (log.epoch, 1, 300)
     assert files.topics() == [f"t{n}" for n in range(5)]
@@ -154,7 +154,7 @@ def _next(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(sorted(TAILS)), st.randoms(use_true_random=False), st.booleans(), st.integers(1, 400))
-def test_a_segment_in_use_is_followed_up_to_its_last_whole_record(
+def test_segment_in_use_is_followed_up_to_its_last_complete_record(
     tail: str, chance: random.Random, even: bool, count: int
 ) -> None:
     bodies = [b"x" * (900 if even else chance.randrange(1800)) for _ in range(count)]
@@ -177,7 +177,7 @@ def test_a_segment_in_use_is_followed_up_to_its_last_whole_record(
 
 
 @pytest.mark.parametrize("length", [0, 3, 20, 35, MAX_FRAME_BYTES, (1 << 32) - 1])
-def test_a_record_whose_length_was_not_written_ends_a_segment_that_has_much_room(length: int) -> None:
+def test_torn_tail_with_an_unwritten_record_length_ends_a_preallocated_segment(length: int) -> None:
     """The next record's head lay across two sectors, and only the second is on disk."""
     data = bytearray(encode_batch([NewRecord("t", b"x" * 100)] * 30, 1, 1, {}, synced=True).data)
     end = 20 * (len(data) // 30)
@@ -191,7 +191,7 @@ def test_a_record_whose_length_was_not_written_ends_a_segment_that_has_much_room
         assert (scan.last, scan.end) == (20, end)
 
 
-def test_a_segment_ends_where_the_next_one_begins() -> None:
+def test_segment_ends_where_the_next_segment_begins() -> None:
     """Behind its records may lie those of the next one, from before it was used again."""
     data = encode_batch([NewRecord("t", b"x")] * 30, 1, 1, {}, synced=True).data
     with tempfile.TemporaryFile() as file:
@@ -203,7 +203,7 @@ def test_a_segment_ends_where_the_next_one_begins() -> None:
 
 
 @pytest.mark.parametrize("size", [2000, None])
-def test_batches_that_were_given_out_stay_as_they_were(size: int | None, tmp_path: Path) -> None:
+def test_spark_source_batches_stay_unchanged_while_later_batches_are_read(size: int | None, tmp_path: Path) -> None:
     """All of a file are read to the same place in memory, one after the other."""
     chance = random.Random(5)
     bodies = [chance.randbytes(size or chance.randrange(4000)) for _ in range(5000)]
@@ -220,7 +220,7 @@ def test_batches_that_were_given_out_stay_as_they_were(size: int | None, tmp_pat
     assert [row["global_seq"] for row in rows] == [*range(1, 5001)]
 
 
-def test_a_moment_is_found(log: SegmentLog, tmp_path: Path) -> None:
+def test_segment_files_find_the_sequence_of_a_time(log: SegmentLog, tmp_path: Path) -> None:
     files = LocalLog(str(tmp_path))
     records: dict[int, int] = {}
     for record in log.reader().records(1):
@@ -230,14 +230,14 @@ def test_a_moment_is_found(log: SegmentLog, tmp_path: Path) -> None:
     assert files.sequence_at(max(records) + 1) == 301
 
 
-def test_places_lie_within_the_range_in_order(log: SegmentLog, tmp_path: Path) -> None:
+def test_segment_files_places_lie_within_the_range_in_order(log: SegmentLog, tmp_path: Path) -> None:
     split_points = LocalLog(str(tmp_path)).split_points(40, 260)
     assert [place.sequence for place in split_points] == sorted({place.sequence for place in split_points})
     assert [place.size for place in split_points] == sorted(place.size for place in split_points)
     assert all(40 < place.sequence <= 260 for place in split_points)
 
 
-def test_what_retention_took_is_told_with_both_numbers(log: SegmentLog, tmp_path: Path) -> None:
+def test_retention_of_requested_records_raises_retired_with_both_sequences(log: SegmentLog, tmp_path: Path) -> None:
     files = LocalLog(str(tmp_path))
     old = files.hints(0, 300)
     first = log.trim(150).first
@@ -256,7 +256,7 @@ def reader(path: Path, **options: str) -> list[Any]:
             for number in batch.column("global_seq").to_pylist()]  # fmt: skip
 
 
-def test_a_hole_in_the_log_is_an_error_or_a_loud_line(
+def test_gap_in_the_log_is_an_error_or_a_warning_by_the_fail_on_data_loss_option(
     log: SegmentLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     segments = LocalLog(str(tmp_path)).segments()
@@ -272,12 +272,14 @@ def test_a_hole_in_the_log_is_an_error_or_a_loud_line(
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 7, 500])
-def test_however_it_is_split_each_record_comes_once(log: SegmentLog, tmp_path: Path, tasks: int) -> None:
+def test_partitioning_into_any_number_of_tasks_reads_each_record_once(
+    log: SegmentLog, tmp_path: Path, tasks: int
+) -> None:
     found = reader(tmp_path, minpartitions=str(tasks), maxrecordsperpartition="90")
     assert found == list(range(1, 301))
 
 
-def test_a_folder_without_a_log_is_named(tmp_path: Path) -> None:
+def test_spark_source_refuses_a_folder_without_a_log_or_a_missing_folder(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no log of topics"):
         reader(tmp_path)
     with pytest.raises(SourceError, match="no folder"):
@@ -286,7 +288,9 @@ def test_a_folder_without_a_log_is_named(tmp_path: Path) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 20), st.integers(1, 400), st.data())
-def test_parts_of_a_range_are_the_range(after: int, size: int, tasks: int, most: int, data: st.DataObject) -> None:
+def test_partitioning_of_a_range_covers_it_exactly_within_its_limits(
+    after: int, size: int, tasks: int, most: int, data: st.DataObject
+) -> None:
     last = after + size
     marks = sorted(data.draw(st.sets(st.integers(after + 1, last), max_size=30))) if size else []
     parts = split([SplitPoint(n, 100 * n) for n in marks], after, last, tasks, most)
@@ -295,7 +299,7 @@ def test_parts_of_a_range_are_the_range(after: int, size: int, tasks: int, most:
     assert len(parts) >= min(tasks, size)
 
 
-def test_one_large_record_does_not_make_fewer_tasks() -> None:
+def test_partitioning_makes_no_fewer_tasks_for_one_large_record() -> None:
     split_points = [SplitPoint(1, 0), SplitPoint(50, 100), SplitPoint(99, 10_000_000)]
     assert len(split(split_points, 0, 100, 2, 1000)) == 2
     assert len(split([*split_points, *(SplitPoint(n, 10_000_000 + n) for n in range(100, 120))], 0, 120, 7, 1000)) == 7
@@ -306,7 +310,7 @@ def test_one_large_record_does_not_make_fewer_tasks() -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.text("ab.*?+", min_size=1, max_size=6), st.text("ab.", min_size=1, max_size=6))
-def test_patterns_mean_what_they_mean_to_other_subscribers(pattern: str, name: str) -> None:
+def test_filter_pattern_matches_as_it_does_for_other_subscribers(pattern: str, name: str) -> None:
     if not set(pattern) & set("*?+"):
         pattern += "*"
     assert matches(pattern, name) == make_filter([pattern]).wants(name)
@@ -340,23 +344,23 @@ def test_patterns_mean_what_they_mean_to_other_subscribers(pattern: str, name: s
         ("r", {"caFile": "/nowhere"}, "caFile: /nowhere cannot be read"),
     ],
 )
-def test_a_wrong_option_is_refused_by_name(use: str, given_: dict[str, str], words: str) -> None:
+def test_spark_option_that_is_wrong_is_refused_by_name(use: str, given_: dict[str, str], words: str) -> None:
     with pytest.raises(SourceError, match=words):
         Options(given_, use)
 
 
-def test_every_option_has_its_say_and_its_default_makes_sense() -> None:
+def test_spark_option_of_every_name_has_a_description_and_a_valid_default() -> None:
     for option in OPTIONS:
         assert option.about[0].islower() or option.about[0] in "`…"
         if option.default is not None:
             Options({option.name: option.default}, option.where)
 
 
-def test_every_source_has_its_reader() -> None:
+def test_spark_source_of_every_kind_has_its_reader() -> None:
     assert set(READERS) == set(SOURCES)
 
 
-def test_offsets_may_be_said_as_for_feeds_with_partitions() -> None:
+def test_spark_option_offsets_may_be_given_by_partition() -> None:
     assert Options({"startingoffsets": '{"t": {"0": 7}}'}, "r").offsets("startingOffsets") == {"t": 7}
 
 
@@ -371,7 +375,7 @@ def encoded(columns: dict[str, list[Any]], kinds: dict[str, str], **options: str
     return list(RecordReader().feed(b"".join(part for block in made.blocks(batch) for part in block.parts)))
 
 
-def test_rows_become_frames_that_the_broker_reads() -> None:
+def test_spark_sink_rows_become_frames_that_the_broker_reads() -> None:
     found = encoded(
         {"value": ['{"a": 1}', "b"], "target": ["topic:t", "queue:q"], "key": ["k", None], "type": [None, "order"],
          "headers": [[("x", "1")], None], "priority": [None, 3]},
@@ -384,7 +388,7 @@ def test_rows_become_frames_that_the_broker_reads() -> None:
     ]
 
 
-def test_bytes_stay_bytes_and_a_row_without_a_target_goes_where_the_option_says() -> None:
+def test_spark_sink_keeps_bytes_and_sends_a_row_without_a_target_where_the_option_says() -> None:
     [one] = encoded({"value": [b"\x00\xff"], "queue": [None]}, {"value": "binary", "queue": "string"}, topic="t")
     assert (one.topic, one.payload, dict(one.headers)) == ("topic:t", b"\x00\xff", {})
 
@@ -393,7 +397,9 @@ def test_bytes_stay_bytes_and_a_row_without_a_target_goes_where_the_option_says(
 @given(
     st.lists(st.binary(max_size=300), min_size=1, max_size=40), st.integers(0, 5), st.sampled_from([1, 500, 1 << 20])
 )
-def test_values_alone_become_the_same_frames_as_rows_one_by_one(values: list[bytes], cut: int, room: int) -> None:
+def test_spark_sink_values_alone_become_the_same_frames_as_rows_one_by_one(
+    values: list[bytes], cut: int, room: int
+) -> None:
     """However many are looked at together, and wherever in a column they lie."""
     import pyarrow as pa
 
@@ -409,7 +415,7 @@ def test_values_alone_become_the_same_frames_as_rows_one_by_one(values: list[byt
     assert (sum(block.rows for block in blocks), sum(block.size for block in blocks)) == (len(one_by_one), len(data))
 
 
-def test_a_null_or_too_large_value_among_others_is_told_of_or_buried_and_the_others_pass() -> None:
+def test_spark_sink_null_or_too_large_value_is_refused_or_dead_lettered_and_the_others_pass() -> None:
     huge = b"y" * MAX_FRAME_BYTES
     columns, kinds = {"value": [b"a", None, huge, b"b"]}, {"value": "binary"}
     with pytest.raises(SourceError, match="the value is null"):
@@ -429,7 +435,7 @@ def test_a_null_or_too_large_value_among_others_is_told_of_or_buried_and_the_oth
         ({"value": ["x"], "key": ["k" * 70_000]}, {"value": "string", "key": "string"}, "the key of the row has 70000"),
     ],
 )
-def test_a_bad_row_is_refused_or_buried_with_its_reason(
+def test_spark_sink_bad_row_is_refused_or_dead_lettered_with_its_reason(
     columns: dict[str, list[Any]], kinds: dict[str, str], words: str
 ) -> None:
     with pytest.raises(SourceError, match=words):
@@ -449,19 +455,19 @@ def test_a_bad_row_is_refused_or_buried_with_its_reason(
         ({"value": "string", "headers": "string"}, "headers must be map<string,string>"),
     ],
 )
-def test_columns_that_mean_nothing_are_refused_before_any_data_moves(kinds: dict[str, str], words: str) -> None:
+def test_spark_sink_wrong_columns_are_refused_before_any_data_moves(kinds: dict[str, str], words: str) -> None:
     with pytest.raises(SourceError, match=words):
         RowEncoder(Options({"topic": "t"}, "w"), kinds)
 
 
-def test_a_row_needs_somewhere_to_go() -> None:
+def test_spark_sink_without_a_target_or_with_two_is_refused() -> None:
     with pytest.raises(SourceError, match="say where rows go"):
         RowEncoder(Options({}, "w"), {"value": "string"})
     with pytest.raises(SourceError, match="not both"):
         RowEncoder(Options({"topic": "t", "queue": "q"}, "w"), {"value": "string"})
 
 
-def test_a_value_says_of_what_kind_it_is() -> None:
+def test_spark_sink_value_format_marks_the_payload_as_json_or_bytes() -> None:
     for kind, told in (("json", "yes"), ("bytes", None), ("auto", "maybe")):
         [one] = encoded({"value": ["{}"]}, {"value": "string"}, queue="q", valueformat=kind)
         assert one.headers.get("isJson") == told

@@ -37,7 +37,9 @@ def numbers(found: DataFrame) -> list[int]:
     return sorted(int(row.value) for row in found.select("value").collect())
 
 
-def test_a_topic_is_the_same_rows_from_its_files_and_from_the_server(spark: SparkSession, trades: Served) -> None:
+def test_spark_source_topic_gives_the_same_rows_from_files_and_from_the_server(
+    spark: SparkSession, trades: Served
+) -> None:
     ways: list[list[dict[str, Any]]] = []
     for way in ({"path": trades.data}, {"broker": trades.url}):
         found = read(spark, subscribePattern="r.*", **way)
@@ -58,7 +60,7 @@ def test_a_topic_is_the_same_rows_from_its_files_and_from_the_server(spark: Spar
     assert abs(last["timestamp"].replace(tzinfo=UTC).timestamp() - datetime.now(UTC).timestamp()) < 3600
 
 
-def test_what_is_read_is_what_was_asked_for(spark: SparkSession, trades: Served) -> None:
+def test_spark_source_reads_the_range_of_the_given_offsets_or_timestamps(spark: SparkSession, trades: Served) -> None:
     first = read(spark, path=trades.data, subscribe="r.a").agg(F.min("global_seq")).first()
     assert first is not None
     begin = first[0]
@@ -78,13 +80,13 @@ def test_what_is_read_is_what_was_asked_for(spark: SparkSession, trades: Served)
     assert split.rdd.getNumPartitions() >= 7
 
 
-def test_only_the_columns_asked_for_are_made(spark: SparkSession, trades: Served) -> None:
+def test_spark_source_makes_only_the_requested_columns(spark: SparkSession, trades: Served) -> None:
     found = read(spark, path=trades.data, subscribe="r.b", columns="offset,key")
     assert [tuple(row) for row in found.orderBy("offset").collect()] == [(1, "k"), (2, "")]
     assert "headers" not in read(spark, path=trades.data, subscribe="r.b", includeHeaders="false").columns
 
 
-def test_filters_that_are_handed_down_change_no_answer(spark: SparkSession, trades: Served) -> None:
+def test_filter_pushdown_changes_no_result(spark: SparkSession, trades: Served) -> None:
     found = read(spark, subscribePattern="r.*", path=trades.data)
     for condition, wanted in (
         ("topic = 'r.b' and key is not null", 2),
@@ -97,7 +99,7 @@ def test_filters_that_are_handed_down_change_no_answer(spark: SparkSession, trad
     assert plain.where("topic = 'r.b' and key is not null").count() == 2
 
 
-def test_a_filter_on_the_sequence_reads_only_that_range(trades: Served) -> None:
+def test_filter_pushdown_on_the_sequence_reads_only_that_range(trades: Served) -> None:
     reader = PushingTopicReader(Options({"path": trades.data, "subscribepattern": "r.*"}, "r"))
     left = list(reader.pushFilters([
         GreaterThan(("global_seq",), 10), LessThanOrEqual(("global_seq",), 15), In(("topic",), ("r.a",)),
@@ -119,7 +121,7 @@ def test_a_filter_on_the_sequence_reads_only_that_range(trades: Served) -> None:
         ({"subscribe": "r.a", "startingOffsets": '{"r.c": 1}'}, "not subscribed to"),
     ],
 )
-def test_what_is_wrong_is_said_before_any_data_moves(
+def test_spark_source_wrong_options_are_refused_before_any_data_moves(
     spark: SparkSession, trades: Served, options: dict[str, str], words: str
 ) -> None:
     told = {"path": trades.data} if "broker" not in options else {}
@@ -127,7 +129,9 @@ def test_what_is_wrong_is_said_before_any_data_moves(
         read(spark, **told, **options).collect()
 
 
-def test_a_topic_nobody_wrote_to_is_empty(spark: SparkSession, trades: Served) -> None:
+def test_spark_source_topic_without_records_is_empty_and_its_schema_is_fixed(
+    spark: SparkSession, trades: Served
+) -> None:
     assert read(spark, path=trades.data, subscribe="r.nothing").count() == 0
     with pytest.raises(PySparkException, match="the schema is fixed"):
         spark.read.format("yirangmq").schema("value string").options(path=trades.data, subscribe="r.a").load().count()
@@ -148,7 +152,7 @@ def mail(served: Served) -> Served:
     return served
 
 
-def test_a_queue_is_looked_at_and_nothing_is_taken(spark: SparkSession, mail: Served) -> None:
+def test_spark_source_reads_a_queue_in_every_state_and_leases_nothing(spark: SparkSession, mail: Served) -> None:
     before = mail.ask("GET", "/v1/queues/r-mail")["counts"]
     found = read(spark, broker=mail.url, queue="r-mail")
     assert numbers(found) == list(range(6, 2506))
@@ -160,7 +164,7 @@ def test_a_queue_is_looked_at_and_nothing_is_taken(spark: SparkSession, mail: Se
     assert read(spark, broker=mail.url, queue="r-nobody").count() == 0
 
 
-def test_dead_letters_and_the_archive_come_with_their_reasons(spark: SparkSession, mail: Served) -> None:
+def test_spark_source_reads_dead_letters_with_their_reasons_and_the_archive(spark: SparkSession, mail: Served) -> None:
     dead = read(spark, broker=mail.url, source="dlq", queue="r-mail")
     assert numbers(dead) == [2, 3, 4]
     rows = dead.select("failure_reason", "failure_message", "attempt", "status").distinct().collect()
@@ -171,7 +175,7 @@ def test_dead_letters_and_the_archive_come_with_their_reasons(spark: SparkSessio
     assert read(spark, broker=mail.url, source="dlq", queue="r-mail", filter="attempt>1").count() == 0
 
 
-def test_filters_on_messages_are_asked_of_the_server(mail: Served) -> None:
+def test_filter_pushdown_on_messages_is_sent_to_the_server(mail: Served) -> None:
     reader = PushingQueueReader(Options({"broker": mail.url, "source": "dlq"}, "r"))
     given = [EqualTo(("queue",), "r-mail"), EqualTo(("failure_reason",), "REJECTED"), GreaterThan(("attempt",), 0)]
     assert list(reader.pushFilters(given)) == given
@@ -191,7 +195,7 @@ def test_filters_on_messages_are_asked_of_the_server(mail: Served) -> None:
         ({"queue": "q", "token": "wrong", "startingOffsets": "latest"}, "is for topics"),
     ],
 )
-def test_wrong_options_of_queues_are_named(
+def test_spark_source_wrong_options_of_queues_are_refused(
     spark: SparkSession, mail: Served, options: dict[str, str], words: str
 ) -> None:
     with pytest.raises(PySparkException, match=words):

@@ -33,7 +33,9 @@ def texts(values: list[bytes]) -> list[str]:
     return [value.decode() for value in values]
 
 
-def test_rows_go_in_once_however_often_they_are_written_under_one_name(spark: SparkSession, served: Served) -> None:
+def test_exactly_once_rows_written_repeatedly_under_one_publish_id_are_stored_once(
+    spark: SparkSession, served: Served
+) -> None:
     rows = made(spark, 500).repartition(4).sortWithinPartitions("value")
     for _ in range(2):
         write(rows, served, topic="w.once", publishId="w-once")
@@ -46,7 +48,7 @@ def test_rows_go_in_once_however_often_they_are_written_under_one_name(spark: Sp
     assert (entry["step"], entry["topicRows"]) == ("done", 500)
 
 
-def test_partitions_go_in_in_their_order(spark: SparkSession, served: Served) -> None:
+def test_spark_sink_stores_partitions_in_their_order(spark: SparkSession, served: Served) -> None:
     rows = spark.range(0, 3000, 1, 5).selectExpr("cast(id as string) value")
     write(rows, served, topic="w.order")
     assert [int(value) for value in served.values("w.order")] == list(range(3000))
@@ -54,7 +56,7 @@ def test_partitions_go_in_in_their_order(spark: SparkSession, served: Served) ->
     assert [int(value) for value in served.payloads("w-order")] == list(range(3000))
 
 
-def test_each_row_goes_where_its_target_says_in_one_commit(spark: SparkSession, served: Served) -> None:
+def test_spark_sink_sends_each_row_to_its_target_in_one_commit(spark: SparkSession, served: Served) -> None:
     rows = spark.createDataFrame(
         [
             ("queue:w-a", '{"n": 1}', "order", "k1", {"colour": "red"}, None, 2),
@@ -79,7 +81,9 @@ def test_each_row_goes_where_its_target_says_in_one_commit(spark: SparkSession, 
     assert [(row.key, row.headers["colour"]) for row in back] == [("k2", "blue")]
 
 
-def test_bytes_large_payloads_and_what_was_read_go_through_untouched(spark: SparkSession, served: Served) -> None:
+def test_spark_sink_passes_bytes_large_payloads_and_rows_of_a_topic_unchanged(
+    spark: SparkSession, served: Served
+) -> None:
     large = bytes(range(256)) * 4096
     rows = spark.createDataFrame([(bytearray(large), "k"), (bytearray(b""), None)], "value binary, key string")
     write(rows, served, topic="w.bytes")
@@ -92,7 +96,9 @@ def test_bytes_large_payloads_and_what_was_read_go_through_untouched(spark: Spar
 BAD = [("ok", "queue:w-bad"), (None, "queue:w-bad"), ("lost", "nowhere"), ("x" * 1_500_000, "queue:w-bad")]
 
 
-def test_a_bad_row_refuses_the_whole_write_or_is_buried_with_its_reason(spark: SparkSession, served: Served) -> None:
+def test_spark_sink_bad_row_refuses_the_whole_write_or_is_dead_lettered_with_its_reason(
+    spark: SparkSession, served: Served
+) -> None:
     rows = spark.createDataFrame(BAD, "value string, target string").coalesce(1)
     with pytest.raises(PySparkException, match="the value is null; leave such rows out, or set onBadRow=dlq"):
         write(rows, served)
@@ -123,7 +129,7 @@ def test_a_bad_row_refuses_the_whole_write_or_is_buried_with_its_reason(spark: S
         ("cast(id as string) value", {"topic": "t", "broker": "127.0.0.1:1"}, "does not answer"),
     ],
 )
-def test_what_is_wrong_with_a_write_is_said_before_any_data_moves(
+def test_spark_sink_wrong_columns_or_options_are_refused_before_any_data_moves(
     spark: SparkSession, served: Served, select: str, options: dict[str, str], words: str
 ) -> None:
     sink = spark.range(3).selectExpr(*select.split(", ")).write.format("yirangmq").mode("append")
@@ -131,7 +137,7 @@ def test_what_is_wrong_with_a_write_is_said_before_any_data_moves(
         sink.options(**{"broker": served.url, "timeoutSec": "1", **options}).save()
 
 
-def test_overwriting_is_refused(spark: SparkSession, served: Served) -> None:
+def test_spark_sink_refuses_overwrite_mode(spark: SparkSession, served: Served) -> None:
     with pytest.raises(PySparkException, match=r"cannot be overwritten; use mode\('append'\)"):
         made(spark, 1).write.format("yirangmq").mode("overwrite").options(broker=served.url, topic="t").save()
 
@@ -151,7 +157,7 @@ def copied(spark: SparkSession, served: Served, begin: int, checkpoint: Path, to
     return sink.options(broker=served.url, topic=to, **options).trigger(availableNow=True).start()
 
 
-def test_a_batch_that_spark_repeats_is_refused_by_the_ledger(
+def test_exactly_once_batch_repeated_by_spark_is_refused_by_the_ledger(
     spark: SparkSession, served: Served, tmp_path: Path
 ) -> None:
     """A driver that dies between the sink's commit and Spark's own runs the batch again."""
@@ -177,7 +183,7 @@ def test_a_batch_that_spark_repeats_is_refused_by_the_ledger(
 # -- tasks ------------------------------------------------------------------------------------------------------------
 
 
-def test_of_two_attempts_of_a_task_only_the_named_one_counts(served: Served) -> None:
+def test_exactly_once_of_several_attempts_of_a_task_only_the_named_attempt_counts(served: Served) -> None:
     """Retries and speculative attempts: each lies apart, and the commit names those that were first."""
     import pyarrow as pa
 
@@ -194,7 +200,7 @@ def test_of_two_attempts_of_a_task_only_the_named_one_counts(served: Served) -> 
     assert len(served.values("w.tasks")) == 10
 
 
-def test_a_stage_that_is_gone_fails_the_batch_and_nothing_of_it_is_there(served: Served) -> None:
+def test_spark_sink_missing_stage_fails_the_batch_and_stores_nothing_of_it(served: Served) -> None:
     import pyarrow as pa
 
     schema = StructType([StructField("value", StringType())])
@@ -208,7 +214,9 @@ def test_a_stage_that_is_gone_fails_the_batch_and_nothing_of_it_is_there(served:
     assert json.loads(json.dumps(served.batches("w-gone"))) == []
 
 
-def test_a_commit_waits_for_a_server_that_is_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_sink_commit_waits_for_a_server_that_is_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spark makes the writer anew to commit: that one has had no answer yet."""
     import pyarrow as pa
 

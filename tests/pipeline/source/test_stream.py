@@ -61,7 +61,7 @@ def run(found: DataFrame, seen: Callable[[DataFrame, int], None], checkpoint: Pa
     return started
 
 
-def test_everything_there_is_comes_in_bounded_batches_and_a_restart_goes_on(
+def test_checkpoint_resumes_a_stream_that_was_read_in_bounded_batches(
     spark: SparkSession, served: Served, tmp_path: Path
 ) -> None:
     begin = json.dumps({"global_seq": served.last() + 1})  # behind what other tests left in the log
@@ -85,7 +85,7 @@ def test_everything_there_is_comes_in_bounded_batches_and_a_restart_goes_on(
     assert more.values == [b"%d" % n for n in range(250, 260)]
 
 
-def test_a_live_query_gets_what_comes_and_its_cursor_follows(
+def test_cursor_follows_a_live_query_that_gets_each_new_record(
     spark: SparkSession, served: Served, tmp_path: Path
 ) -> None:
     served.append("s.live", "before")
@@ -106,7 +106,7 @@ def test_a_live_query_gets_what_comes_and_its_cursor_follows(
     served.ask("DELETE", "/v1/cursors/s-live")
 
 
-def test_nothing_is_retired_before_its_batch_is_committed_and_it_is_from_then_on(
+def test_retention_keeps_the_records_of_a_batch_until_it_is_committed_and_not_longer(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """The log is to keep nothing, and is trimmed while each batch is at work: what holds it is the query alone."""
@@ -146,7 +146,7 @@ def test_nothing_is_retired_before_its_batch_is_committed_and_it_is_from_then_on
         server.stop()
 
 
-def test_two_queries_on_one_checkpoint_are_refused_at_the_start(
+def test_checkpoint_in_use_by_another_process_is_refused_at_the_start_until_that_ends(
     spark: SparkSession, served: Served, tmp_path: Path
 ) -> None:
     """Of another process: Spark itself sees to those of one session."""
@@ -199,7 +199,7 @@ def steps(reader: TopicStream, start: dict[str, Any]) -> list[list[int]]:
     return found
 
 
-def test_a_batch_is_bounded_by_rows_and_by_bytes(log: SegmentLog, tmp_path: Path) -> None:
+def test_spark_stream_batch_is_bounded_by_rows_and_by_bytes(log: SegmentLog, tmp_path: Path) -> None:
     by_rows = stream(tmp_path, maxoffsetspertrigger="70")
     assert [len(batch) for batch in steps(by_rows, by_rows.initialOffset())] == [70, 70, 70, 70, 20]
     by_bytes = stream(tmp_path, maxbytespertrigger="20000")
@@ -209,12 +209,12 @@ def test_a_batch_is_bounded_by_rows_and_by_bytes(log: SegmentLog, tmp_path: Path
     assert len(batches) > 2
 
 
-def test_without_options_a_batch_is_bounded_too(log: SegmentLog, tmp_path: Path) -> None:
+def test_spark_stream_batch_is_bounded_without_options_too(log: SegmentLog, tmp_path: Path) -> None:
     reader = stream(tmp_path)
     assert reader.getDefaultReadLimit().max_rows == 100_000  # type: ignore[attr-defined]
 
 
-def test_a_replayed_batch_is_the_same_rows_even_the_first_one(log: SegmentLog, tmp_path: Path) -> None:
+def test_spark_stream_replayed_batch_has_the_same_rows_even_the_first(log: SegmentLog, tmp_path: Path) -> None:
     """Spark asks anew where the very first batch began; "latest" is somewhere else by then."""
     reader = stream(tmp_path, startingoffsets="latest")
     start = reader.initialOffset()
@@ -226,7 +226,7 @@ def test_a_replayed_batch_is_the_same_rows_even_the_first_one(log: SegmentLog, t
     assert rows(again, again.initialOffset(), end) == first == list(range(301, 306))
 
 
-def test_it_waits_for_enough_but_not_for_ever(log: SegmentLog, tmp_path: Path) -> None:
+def test_spark_stream_waits_for_the_minimum_of_rows_up_to_the_maximum_delay(log: SegmentLog, tmp_path: Path) -> None:
     reader = stream(tmp_path, minoffsetspertrigger="400", maxtriggerdelay="1h")
     start = reader.initialOffset()
     assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
@@ -234,7 +234,7 @@ def test_it_waits_for_enough_but_not_for_ever(log: SegmentLog, tmp_path: Path) -
     assert reader.latestOffset(start, reader.getDefaultReadLimit())["global_seq"] == 300
 
 
-def test_available_now_ends_where_it_began(log: SegmentLog, tmp_path: Path) -> None:
+def test_available_now_ends_at_the_last_record_of_its_start(log: SegmentLog, tmp_path: Path) -> None:
     reader = stream(tmp_path, maxoffsetspertrigger="200")
     start = reader.initialOffset()
     reader.prepareForTriggerAvailableNow()
@@ -243,7 +243,7 @@ def test_available_now_ends_where_it_began(log: SegmentLog, tmp_path: Path) -> N
     assert list(chain.from_iterable(steps(reader, start))) == list(range(1, 301))
 
 
-def test_retention_that_passes_a_slow_query_is_an_error_with_both_numbers(
+def test_retention_that_passes_a_slow_query_is_an_error_with_both_sequences_or_skipped_with_a_warning(
     log: SegmentLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reader = stream(tmp_path, maxoffsetspertrigger="50")
@@ -260,7 +260,9 @@ def test_retention_that_passes_a_slow_query_is_an_error_with_both_numbers(
     assert f"the log begins at {first}; going on without them" in capsys.readouterr().err
 
 
-def test_another_log_in_its_place_is_told(log: SegmentLog, tmp_path: Path) -> None:
+def test_epoch_of_another_log_in_its_place_is_an_error_or_a_restart_from_its_beginning(
+    log: SegmentLog, tmp_path: Path
+) -> None:
     reader = stream(tmp_path)
     start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
     log.close()
@@ -272,12 +274,12 @@ def test_another_log_in_its_place_is_told(log: SegmentLog, tmp_path: Path) -> No
         assert steps(stream(tmp_path, failondataloss="false"), start) == [list(range(1, 8))]
 
 
-def test_a_stream_of_a_queue_is_refused() -> None:
+def test_spark_stream_of_a_queue_is_refused() -> None:
     with pytest.raises(SourceError, match="a stream follows topics"):
         TopicStream(Options({"source": "queue", "queue": "q", "broker": "h:1"}, "s"))
 
 
-def test_a_live_query_waits_at_an_empty_topic_and_ends_with_a_reason_when_its_log_goes(
+def test_spark_stream_waits_at_an_empty_topic_and_ends_with_a_reason_when_its_log_disappears(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """What deleting a topic would be: topics have no end of their own, the log they lie in may."""

@@ -49,7 +49,9 @@ def asked(authorization: str | None = None, peer: str = "10.0.0.1:5") -> Request
         ("local-chief", ADMIN, None, False),
     ],
 )
-def test_a_token_allows_what_its_rule_says(token: str, scope: str, queue: str | None, may: bool) -> None:
+def test_token_allows_only_the_scopes_and_queues_of_its_rule(
+    token: str, scope: str, queue: str | None, may: bool
+) -> None:
     guard = HttpAccess([SHOP, WORKER, CHIEF, LOCAL_CHIEF])
     if may:
         guard.check(asked(f"Bearer {token}"), scope, queue)
@@ -66,25 +68,25 @@ def test_a_token_allows_what_its_rule_says(token: str, scope: str, queue: str | 
         "bearer-shop-token", "Bearer é",
     ],
 )  # fmt: skip
-def test_nobody_is_let_in_by_a_token_that_is_none(authorization: str | None) -> None:
+def test_token_unknown_or_malformed_is_rejected_without_revealing_names(authorization: str | None) -> None:
     with pytest.raises(NotAllowed) as caught:
         HttpAccess([SHOP]).check(asked(authorization), LOOK, None)
     assert caught.value.field == "authorization"
     assert "shop" not in str(caught.value)
 
 
-def test_the_scheme_is_written_in_any_case() -> None:
+def test_token_scheme_bearer_is_read_in_any_case() -> None:
     HttpAccess([SHOP]).check(asked("bEARER  shop-token "), PUBLISH, "mail")
 
 
-def test_without_tokens_everybody_may_do_everything() -> None:
+def test_token_absent_from_the_settings_allows_every_request() -> None:
     guard = HttpAccess()
     assert guard.is_open
     guard.check(asked(), ADMIN, None)
     guard.check(asked("Bearer whatever"), ADMIN, "mail")
 
 
-def test_whoever_could_open_the_socket_needs_no_token() -> None:
+def test_token_is_not_needed_on_a_unix_socket() -> None:
     HttpAccess([SHOP]).check(asked(peer="unix:17"), ADMIN, None)
 
 
@@ -96,7 +98,7 @@ class Time:
         return self.now
 
 
-def test_a_client_has_so_many_at_once_and_then_so_many_a_second() -> None:
+def test_rate_limit_allows_a_burst_and_then_the_rate_per_client() -> None:
     time = Time()
     guard = HttpAccess(rate=RequestRateLimiter(10, 3, time))
     for _ in range(3):
@@ -116,7 +118,7 @@ def test_a_client_has_so_many_at_once_and_then_so_many_a_second() -> None:
         guard.admit(asked())
 
 
-def test_a_known_token_is_counted_wherever_it_comes_from_and_an_unknown_one_is_not() -> None:
+def test_rate_limit_counts_a_known_token_over_all_addresses_and_unknown_tokens_by_address() -> None:
     guard = HttpAccess([SHOP], RequestRateLimiter(1, 1, Time()))
     guard.admit(asked("Bearer shop-token"))
     with pytest.raises(QuotaExceeded):
@@ -126,14 +128,14 @@ def test_a_known_token_is_counted_wherever_it_comes_from_and_an_unknown_one_is_n
         guard.admit(asked("Bearer guess-2"))
 
 
-def test_clients_that_are_counted_have_a_bound() -> None:
+def test_rate_limit_bounds_the_number_of_counted_clients() -> None:
     rate = RequestRateLimiter(1, 1, Time())
     for number in range(MAX_BUCKETS + 100):
         rate.take(str(number))
     assert len(rate._buckets) == MAX_BUCKETS
 
 
-def test_without_a_rate_nobody_is_counted() -> None:
+def test_rate_limit_unset_admits_every_request() -> None:
     guard = HttpAccess([SHOP])
     for _ in range(10_000):
         guard.admit(asked())

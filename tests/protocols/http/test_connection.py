@@ -32,7 +32,7 @@ def statuses(data: bytes) -> list[int]:
 # -- requests -------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_is_what_was_sent() -> None:
+def test_request_has_the_method_path_query_headers_and_body_that_were_sent() -> None:
     bench = Bench()
     sent = bench.receive(
         b"POST /echo?a=1&b=%20 HTTP/1.1\r\nHOST: x\r\nX-Two: 1\r\nx-two:  2 \t\r\nX-Empty:\r\nCookie: a=1\r\n"
@@ -87,7 +87,7 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_any_split_of_the_bytes_gives_the_same_answers(name: str) -> None:
+def test_parser_gives_the_same_responses_for_any_split_of_the_bytes(name: str) -> None:
     stream = STREAMS[name]
     whole = Bench()
     wanted = whole.receive(stream)
@@ -102,7 +102,7 @@ def test_any_split_of_the_bytes_gives_the_same_answers(name: str) -> None:
     assert bench.shared.held == 0
 
 
-def test_the_streams_are_what_their_names_say() -> None:
+def test_parser_example_streams_give_the_statuses_their_names_say() -> None:
     told = {
         name: [a.status for a in answers(Bench().receive(data)) if name != "pipelined"]
         for name, data in STREAMS.items()
@@ -126,14 +126,14 @@ def test_the_streams_are_what_their_names_say() -> None:
     }
 
 
-def test_a_body_in_chunks_is_one_body() -> None:
+def test_chunked_body_is_read_as_one_body() -> None:
     bench = Bench()
     [answer] = answers(bench.receive(CHUNKED))
     assert answer.body == b"hello world"
     assert "x-trailer" not in bench.stage.seen[0].headers
 
 
-def test_a_head_has_the_length_and_no_body() -> None:
+def test_head_request_is_answered_with_the_length_and_no_body() -> None:
     bench = Bench()
     sent = bench.receive(request("HEAD", "/large") + GET)
     assert sent.startswith(b"HTTP/1.1 200 OK\r\ncontent-length: 500000\r\n")
@@ -141,20 +141,20 @@ def test_a_head_has_the_length_and_no_body() -> None:
     assert len(sent) < 1000
 
 
-def test_a_head_does_not_do_what_the_get_does() -> None:
+def test_head_request_does_not_wait_as_the_get_does() -> None:
     bench = Bench()
     assert b"204 No Content" in bench.receive(request("HEAD", "/wait"))
     assert bench.stage.waiting == []
 
 
-def test_an_answer_without_a_body_has_no_length() -> None:
+def test_content_length_is_absent_from_a_response_without_a_body() -> None:
     sent = Bench().receive(request("GET", "/nothing"))
     assert sent.startswith(b"HTTP/1.1 204 No Content\r\ndate: ")
     assert b"content-length" not in sent
 
 
 @pytest.mark.parametrize("status", [204, 304])
-def test_a_status_that_has_no_body_gets_none(status: int) -> None:
+def test_content_length_and_body_are_omitted_for_status_204_and_304(status: int) -> None:
     bench = Bench()
     bench.receive(HOLD)
     bench.stage.held[0].answer(Response(status, b"not to be sent"))
@@ -162,7 +162,7 @@ def test_a_status_that_has_no_body_gets_none(status: int) -> None:
     assert bench.wire.sent.endswith(b"\r\n\r\n")
 
 
-def test_whole_server_can_be_asked_what_it_takes() -> None:
+def test_options_star_lists_the_methods_of_the_whole_server() -> None:
     from yirangmq.protocols.http.router import MountedRoutes
 
     bench = Bench()
@@ -242,7 +242,7 @@ def _with(*lines: bytes, start: bytes = b"POST /echo HTTP/1.1") -> bytes:
         (b"\n" + GET, 200),  # an empty line before a request is passed over, as the standard wishes
     ],
 )  # fmt: skip
-def test_what_is_not_clear_is_refused_and_nothing_after_it_is_read(stream: bytes, status: int) -> None:
+def test_parser_rejects_an_ambiguous_or_invalid_head_and_reads_nothing_after_it(stream: bytes, status: int) -> None:
     bench = Bench()
     sent = bench.receive(stream + GET + GET)
     if status == 200:
@@ -259,7 +259,7 @@ def test_what_is_not_clear_is_refused_and_nothing_after_it_is_read(stream: bytes
 
 
 @pytest.mark.parametrize("where", [b"/echo%c", b"/echo?%c", b"http://a/echo%c"], ids=["path", "query", "absolute"])
-def test_a_target_is_visible_ascii(where: bytes) -> None:
+def test_request_target_with_a_byte_outside_visible_ascii_is_rejected(where: bytes) -> None:
     for byte in {*range(256)} - {*range(0x20, 0x7F)} | {ord("#")}:
         bench = Bench()
         sent = bench.receive(b"GET " + where.replace(b"%c", bytes([byte])) + b" HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -290,7 +290,9 @@ LIMITS = HttpLimits(target_bytes=100, header_bytes=1000, header_count=10)
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("step", [1, 1000, 10**9], ids=["byte by byte", "in parts", "whole"])
-def test_a_head_has_its_limits(stream: bytes, status: int, step: int) -> None:
+def test_head_limits_reject_a_too_large_target_header_or_trailer_with_414_or_431(
+    stream: bytes, status: int, step: int
+) -> None:
     bench = Bench(LIMITS)
     sent = b""
     for at in range(0, len(stream), step):
@@ -301,7 +303,7 @@ def test_a_head_has_its_limits(stream: bytes, status: int, step: int) -> None:
     assert bool(bench.wire.end) == (status != 200)
 
 
-def test_a_body_too_large_is_refused_by_its_head() -> None:
+def test_body_limit_rejects_a_too_large_content_length_before_the_body() -> None:
     bench = Bench()
     [answer] = answers(bench.receive(_with(b"Content-Length: %d" % (MOST_BODY + 1))))
     assert (answer.status, answer.headers["x-shape"], answer.headers["connection"]) == (413, "ours", "close")
@@ -311,7 +313,7 @@ def test_a_body_too_large_is_refused_by_its_head() -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip", "GZIP", "deflate", "br", "gzip, identity", "identity, gzip", "nonsense"])
-def test_a_packed_body_is_refused_each_time_and_the_connection_stays(coding: str) -> None:
+def test_content_encoding_of_a_body_is_rejected_each_time_and_the_connection_stays_open(coding: str) -> None:
     bench = Bench()
     packed = request("POST", "/echo", b"\x1f\x8b", {"Content-Encoding": coding})
     for _ in range(3):
@@ -324,21 +326,21 @@ def test_a_packed_body_is_refused_each_time_and_the_connection_stays(coding: str
     assert bench.shared.held == 0
 
 
-def test_a_packed_body_that_is_large_or_in_chunks_is_not_read_at_all() -> None:
+def test_content_encoding_of_a_large_or_chunked_body_closes_the_connection_unread() -> None:
     for how in (b"Transfer-Encoding: chunked", b"Content-Length: 70000", b"Content-Length: 5\r\nExpect: 100-continue"):
         bench = Bench()
         [answer] = answers(bench.receive(_with(b"Content-Encoding: gzip", how)))
         assert (answer.status, answer.headers["connection"], bench.wire.end) == (415, "close", "unclean")
 
 
-def test_a_body_that_is_called_plain_is_read_and_where_there_is_none_its_coding_does_not_matter() -> None:
+def test_content_encoding_identity_is_accepted_and_ignored_without_a_body() -> None:
     for coding in ("identity", "Identity", ""):
         sent = Bench().receive(request("POST", "/echo", b"hello", {"Content-Encoding": coding}) * 2)
         assert [(answer.status, answer.body) for answer in answers(sent)] == [(200, b"hello")] * 2
     assert statuses(Bench().receive(request("GET", "/echo", headers={"Content-Encoding": "gzip"}))) == [200]
 
 
-def test_a_body_in_chunks_is_refused_when_it_grows_too_large() -> None:
+def test_chunked_body_is_rejected_when_it_grows_beyond_the_limit() -> None:
     bench = Bench()
     sent = bench.receive(_with(b"Transfer-Encoding: chunked"))
     piece = b"1000\r\n" + b"x" * 4096 + b"\r\n"
@@ -352,7 +354,7 @@ def test_a_body_in_chunks_is_refused_when_it_grows_too_large() -> None:
     assert bench.shared.held == 0
 
 
-def test_a_small_body_of_a_refused_request_is_read_and_the_connection_stays() -> None:
+def test_keep_alive_continues_after_a_rejected_request_with_a_small_body() -> None:
     bench = Bench()
     assert statuses(bench.receive(request("PUT", "/echo", b"x" * 1000) + GET)) == [405, 200]
     assert statuses(bench.receive(request("GET", "/echo", b"a GET takes no body") + GET)) == [413, 200]
@@ -360,7 +362,7 @@ def test_a_small_body_of_a_refused_request_is_read_and_the_connection_stays() ->
     assert bench.shared.held == 0
 
 
-def test_a_refused_body_that_breaks_off_gets_no_second_answer() -> None:
+def test_body_timeout_of_a_rejected_request_sends_no_second_response() -> None:
     bench = Bench(HttpLimits(body_seconds=30))
     sent = bench.receive(_with(b"Content-Length: 1000", start=b"PUT /echo HTTP/1.1") + b"x")
     assert statuses(sent) == [405]
@@ -369,13 +371,13 @@ def test_a_refused_body_that_breaks_off_gets_no_second_answer() -> None:
     assert bench.wire.end == "unclean"
 
 
-def test_a_large_body_of_a_refused_request_is_not_read() -> None:
+def test_keep_alive_ends_after_a_rejected_request_with_a_large_body() -> None:
     bench = Bench()
     [answer] = answers(bench.receive(_with(b"Content-Length: 10000000", start=b"PUT /nowhere HTTP/1.1")))
     assert (answer.status, answer.headers["connection"]) == (404, "close")
 
 
-def test_an_error_has_the_shape_of_its_api_and_a_fault_tells_nothing() -> None:
+def test_error_response_has_the_format_of_its_api_and_hides_exception_details() -> None:
     bench = Bench()
     [first, second] = answers(bench.receive(request("GET", "/fails") + request("GET", "/breaks")))
     assert (first.status, first.body, first.headers["x-shape"]) == (500, b"internal_error: no", "ours")
@@ -383,7 +385,7 @@ def test_an_error_has_the_shape_of_its_api_and_a_fault_tells_nothing() -> None:
     assert statuses(bench.receive(GET)) == [200]
 
 
-def test_all_clients_together_hold_only_so_much() -> None:
+def test_memory_limit_of_all_connections_rejects_further_bodies_with_503() -> None:
     bench = Bench(HttpLimits(total_memory=10_000))
     bench.shared.held = 9_000
     assert statuses(bench.receive(request("POST", "/echo", b"x" * 900))) == [200]
@@ -398,7 +400,7 @@ def _never(request: Request) -> None:
     raise NotAllowed("go away")
 
 
-def test_who_is_not_admitted_is_told_before_the_body_is_read() -> None:
+def test_admission_rejects_before_the_body_is_read() -> None:
     bench = Bench(admit=_never)
     assert statuses(bench.receive(GET)) == [403]
     assert statuses(bench.receive(request("POST", "/echo", b"small"))) == [403]
@@ -407,7 +409,7 @@ def test_who_is_not_admitted_is_told_before_the_body_is_read() -> None:
     assert bench.wire.end == "unclean"
 
 
-def test_who_asks_too_often_is_told_when_to_come_again() -> None:
+def test_rate_limit_response_has_retry_after_in_whole_seconds() -> None:
     def often(request: Request) -> None:
         raise QuotaExceeded("too often; try again in 1.200 s")
 
@@ -418,7 +420,7 @@ def test_who_asks_too_often_is_told_when_to_come_again() -> None:
 # -- order ----------------------------------------------------------------------------------------------------------
 
 
-def test_requests_of_one_connection_run_at_the_same_time_and_are_answered_in_order() -> None:
+def test_pipelining_runs_requests_concurrently_and_answers_in_order() -> None:
     bench = Bench()
     assert bench.receive(HOLD + HOLD + GET + HOLD) == b""
     assert len(bench.stage.held) == 3
@@ -431,7 +433,7 @@ def test_requests_of_one_connection_run_at_the_same_time_and_are_answered_in_ord
     assert [answer.body for answer in answers(bench.wire.sent)] == [b"first", b"second", b"", b"third"]
 
 
-def test_only_so_many_requests_of_one_connection_are_taken() -> None:
+def test_pipelining_limit_bounds_the_open_requests_of_a_connection() -> None:
     bench = Bench(HttpLimits(pipelined=4))
     bench.receive(HOLD * 2000)
     assert bench.connection.is_full
@@ -447,7 +449,7 @@ def test_only_so_many_requests_of_one_connection_are_taken() -> None:
     assert bench.connection.resume(0.0)
 
 
-def test_what_comes_while_there_is_no_room_is_not_lost() -> None:
+def test_pipelining_keeps_bytes_received_while_the_connection_is_full() -> None:
     """A socket may have read more before it could be told to stop."""
     bench = Bench(HttpLimits(pipelined=2))
     bench.receive(HOLD * 200)
@@ -463,7 +465,7 @@ def test_what_comes_while_there_is_no_room_is_not_lost() -> None:
     assert bench.shared.held == 0
 
 
-def test_only_so_many_bytes_of_requests_of_one_connection_are_taken() -> None:
+def test_pipelining_limits_the_request_bytes_of_a_connection() -> None:
     bench = Bench(HttpLimits(request_memory=10_000))
     bench.receive(request("POST", "/hold", b"x" * 6_000) * 3)
     assert len(bench.stage.held) == 2
@@ -474,7 +476,7 @@ def test_only_so_many_bytes_of_requests_of_one_connection_are_taken() -> None:
     assert len(bench.stage.held) == 3
 
 
-def test_a_second_answer_is_thrown_away() -> None:
+def test_response_sent_twice_is_discarded_the_second_time() -> None:
     bench = Bench()
     bench.receive(HOLD)
     bench.stage.held[0].answer(Response(200, b"one"))
@@ -482,7 +484,7 @@ def test_a_second_answer_is_thrown_away() -> None:
     assert [answer.body for answer in answers(bench.wire.sent)] == [b"one"]
 
 
-def test_an_answer_that_cannot_be_sent_becomes_an_error() -> None:
+def test_response_with_invalid_headers_becomes_a_500() -> None:
     bench = Bench()
     for headers in (
         (("x", "a\r\nevil: 1"),),
@@ -502,13 +504,13 @@ def test_an_answer_that_cannot_be_sent_becomes_an_error() -> None:
 EXPECT = _with(b"Expect: 100-continue", b"Content-Length: 5")
 
 
-def test_a_client_that_asks_first_is_told_to_go_on() -> None:
+def test_expect_continue_is_answered_100_before_the_body() -> None:
     bench = Bench()
     assert bench.receive(EXPECT) == b"HTTP/1.1 100 Continue\r\n\r\n"
     assert statuses(bench.receive(b"hello")) == [200]
 
 
-def test_it_is_told_when_its_turn_has_come() -> None:
+def test_expect_continue_behind_an_open_request_is_answered_after_that_response() -> None:
     bench = Bench()
     assert bench.receive(HOLD + EXPECT) == b""
     bench.stage.held[0].answer(Response(200))
@@ -516,7 +518,7 @@ def test_it_is_told_when_its_turn_has_come() -> None:
     assert statuses(bench.receive(b"hello")) == [200]
 
 
-def test_it_is_told_no_instead_and_the_connection_ends() -> None:
+def test_expect_continue_of_a_too_large_body_is_rejected_and_closes_the_connection() -> None:
     bench = Bench()
     sent = bench.receive(_with(b"Expect: 100-continue", b"Content-Length: 100001"))
     assert b"100 Continue" not in sent
@@ -524,7 +526,7 @@ def test_it_is_told_no_instead_and_the_connection_ends() -> None:
     assert bench.wire.end == "unclean"
 
 
-def test_an_old_client_and_one_without_a_body_are_told_nothing() -> None:
+def test_expect_continue_is_ignored_for_http_1_0_and_for_an_empty_body() -> None:
     old = _with(b"Expect: 100-continue", b"Content-Length: 5", start=b"POST /echo HTTP/1.0")
     assert Bench().receive(old) == b""
     assert statuses(Bench().receive(_with(b"Expect: 100-continue", b"Content-Length: 0"))) == [200]
@@ -542,14 +544,14 @@ def test_an_old_client_and_one_without_a_body_are_told_nothing() -> None:
         (b"GET /echo HTTP/1.0\r\nConnection: keep-alive\r\n\r\n", True),
     ],
 )  # fmt: skip
-def test_a_connection_stays_as_the_client_wishes(stream: bytes, stays: bool) -> None:
+def test_keep_alive_follows_the_connection_header_and_the_http_version(stream: bytes, stays: bool) -> None:
     bench = Bench()
     [answer] = answers(bench.receive(stream))
     assert answer.headers["connection"] == ("keep-alive" if stays else "close")
     assert bench.wire.end == ("" if stays else "clean")
 
 
-def test_who_leaves_waits_for_nothing() -> None:
+def test_disconnect_ends_waiting_and_open_requests_and_later_listeners_run_at_once() -> None:
     bench = Bench()
     bench.receive(WAIT + HOLD)
     [waiting], [held] = bench.stage.waiting, bench.stage.held
@@ -566,7 +568,7 @@ def test_who_leaves_waits_for_nothing() -> None:
     assert told == ["late"]
 
 
-def test_who_is_answered_is_not_told_that_the_client_left() -> None:
+def test_disconnect_is_not_reported_to_a_request_already_answered() -> None:
     bench = Bench()
     bench.receive(HOLD + WAIT)
     [waiting] = bench.stage.waiting
@@ -576,7 +578,7 @@ def test_who_is_answered_is_not_told_that_the_client_left() -> None:
     assert bench.stage.left == []
 
 
-def test_half_a_close_is_leaving_for_who_waits() -> None:
+def test_half_close_ends_a_waiting_request() -> None:
     bench = Bench()
     bench.receive(WAIT)
     bench.connection.receive_eof()
@@ -584,7 +586,7 @@ def test_half_a_close_is_leaving_for_who_waits() -> None:
     assert bench.wire.end == "clean"
 
 
-def test_half_a_close_still_answers_what_is_at_work() -> None:
+def test_half_close_still_answers_open_requests() -> None:
     bench = Bench()
     bench.receive(HOLD + HOLD)
     bench.connection.receive_eof()
@@ -595,7 +597,7 @@ def test_half_a_close_still_answers_what_is_at_work() -> None:
     assert bench.wire.end == "clean"
 
 
-def test_what_comes_behind_one_who_left_cannot_be_answered() -> None:
+def test_half_close_ends_requests_behind_a_waiting_one_unanswered() -> None:
     bench = Bench()
     bench.receive(HOLD + WAIT + HOLD)
     bench.connection.receive_eof()
@@ -605,7 +607,7 @@ def test_what_comes_behind_one_who_left_cannot_be_answered() -> None:
     assert bench.wire.end == "clean"
 
 
-def test_half_a_close_is_leaving_for_who_follows_events_and_not_for_who_reads_a_list() -> None:
+def test_half_close_ends_an_event_stream_and_not_a_list() -> None:
     events, listing = Bench(), Bench()
     for bench, path in ((events, "/events"), (listing, "/pieces")):
         bench.receive(request("GET", path))
@@ -618,7 +620,7 @@ def test_half_a_close_is_leaving_for_who_follows_events_and_not_for_who_reads_a_
     assert listing.wire.end == "clean"
 
 
-def test_half_a_request_is_dropped_when_the_client_closes() -> None:
+def test_half_close_drops_an_incomplete_request() -> None:
     bench = Bench()
     bench.receive(_with(b"Content-Length: 10") + b"half")
     bench.connection.receive_eof()
@@ -628,7 +630,7 @@ def test_half_a_request_is_dropped_when_the_client_closes() -> None:
     assert bench.shared.held == 0
 
 
-def test_a_stopping_server_answers_what_is_at_work_and_refuses_who_waits() -> None:
+def test_stop_answers_open_requests_and_rejects_waiting_ones_with_503() -> None:
     bench = Bench()
     bench.receive(HOLD + WAIT)
     bench.connection.stop()
@@ -643,7 +645,7 @@ def test_a_stopping_server_answers_what_is_at_work_and_refuses_who_waits() -> No
     bench.connection.stop()
 
 
-def test_a_server_that_stops_now_refuses_the_rest() -> None:
+def test_stop_without_delay_rejects_open_requests_with_503() -> None:
     bench = Bench()
     bench.receive(HOLD + HOLD)
     bench.connection.stop()
@@ -652,7 +654,7 @@ def test_a_server_that_stops_now_refuses_the_rest() -> None:
     assert bench.wire.end == "clean"
 
 
-def test_a_stopping_server_closes_who_asks_for_nothing() -> None:
+def test_stop_closes_an_idle_connection() -> None:
     bench = Bench()
     bench.connection.stop()
     assert bench.wire.end == "clean"
@@ -661,7 +663,7 @@ def test_a_stopping_server_closes_who_asks_for_nothing() -> None:
 # -- streams --------------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_comes_in_chunks() -> None:
+def test_streamed_response_is_sent_in_chunks() -> None:
     bench = Bench()
     sent = bench.receive(request("GET", "/pieces") + GET)
     assert b"transfer-encoding: chunked" in sent
@@ -676,7 +678,7 @@ def test_a_stream_comes_in_chunks() -> None:
     assert not stream.is_disconnected
 
 
-def test_an_old_client_reads_a_stream_to_the_end_of_the_connection() -> None:
+def test_streamed_response_to_http_1_0_ends_with_the_connection() -> None:
     bench = Bench()
     bench.receive(b"GET /pieces HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
     bench.stage.stream.write(b"hello")
@@ -688,7 +690,7 @@ def test_an_old_client_reads_a_stream_to_the_end_of_the_connection() -> None:
     assert bench.wire.end == "clean"
 
 
-def test_the_head_of_a_stream_is_all_a_head_gets() -> None:
+def test_streamed_response_to_head_is_the_head_alone() -> None:
     bench = Bench()
     sent = bench.receive(request("HEAD", "/pieces") + GET)
     assert sent.count(b"HTTP/1.1 200") == 2
@@ -696,7 +698,7 @@ def test_the_head_of_a_stream_is_all_a_head_gets() -> None:
     assert bench.stage.stream.is_disconnected
 
 
-def test_a_stream_starts_when_its_turn_has_come() -> None:
+def test_streamed_response_starts_after_the_responses_before_it() -> None:
     bench = Bench()
     bench.receive(HOLD + request("GET", "/pieces"))
     assert bench.stage.stream.outlet is None
@@ -704,7 +706,7 @@ def test_a_stream_starts_when_its_turn_has_come() -> None:
     assert bench.stage.stream.outlet is not None
 
 
-def test_a_stream_waits_for_a_slow_client() -> None:
+def test_streamed_response_backpressure_stops_writes_until_drained() -> None:
     bench = Bench()
     bench.receive(request("GET", "/pieces"))
     stream = bench.stage.stream
@@ -718,7 +720,7 @@ def test_a_stream_waits_for_a_slow_client() -> None:
     assert stream.write(b"x")
 
 
-def test_a_stream_hears_that_its_client_left() -> None:
+def test_streamed_response_is_notified_of_a_disconnect() -> None:
     bench = Bench()
     bench.receive(request("GET", "/pieces"))
     bench.connection.release()
@@ -728,7 +730,7 @@ def test_a_stream_hears_that_its_client_left() -> None:
     assert not bench.wire.sent.endswith(b"0\r\n\r\n")
 
 
-def test_a_stream_for_somebody_who_left_is_told_at_once() -> None:
+def test_streamed_response_after_a_disconnect_ends_at_once() -> None:
     bench = Bench()
     bench.receive(HOLD)
     bench.connection.release()
@@ -736,7 +738,7 @@ def test_a_stream_for_somebody_who_left_is_told_at_once() -> None:
     assert bench.stage.stream.is_disconnected
 
 
-def test_a_stream_that_fails_is_cut_off_so_that_the_client_can_tell() -> None:
+def test_streamed_response_that_fails_aborts_without_a_final_chunk() -> None:
     class Broken:
         is_disconnected = False
 
@@ -758,7 +760,7 @@ def test_a_stream_that_fails_is_cut_off_so_that_the_client_can_tell() -> None:
     assert broken.is_disconnected
 
 
-def test_a_stopping_server_ends_a_stream_of_events_and_lets_a_listing_finish() -> None:
+def test_stop_ends_an_event_stream_and_lets_a_list_finish() -> None:
     events, listing = Bench(), Bench()
     events.receive(request("GET", "/events"))
     listing.receive(request("GET", "/pieces"))
@@ -773,7 +775,7 @@ def test_a_stopping_server_ends_a_stream_of_events_and_lets_a_listing_finish() -
     assert listing.wire.end == "clean"
 
 
-def test_events_whose_turn_comes_while_the_server_stops_end_at_once() -> None:
+def test_stop_ends_an_event_stream_that_starts_meanwhile_at_once() -> None:
     bench = Bench()
     bench.receive(HOLD + request("GET", "/events"))
     bench.connection.stop()
@@ -783,7 +785,7 @@ def test_events_whose_turn_comes_while_the_server_stops_end_at_once() -> None:
     assert bench.wire.end == "clean"
 
 
-def test_silent_events_say_that_they_are_alive_and_a_silent_listing_does_not() -> None:
+def test_sse_ping_is_sent_on_a_silent_event_stream_and_not_on_a_silent_list() -> None:
     events, listing = Bench(), Bench()
     for bench, path in ((events, "/events"), (listing, "/pieces")):
         bench.receive(request("GET", path))
@@ -798,7 +800,7 @@ def test_silent_events_say_that_they_are_alive_and_a_silent_listing_does_not() -
 # -- pace -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_head_takes_only_so_long() -> None:
+def test_head_timeout_is_answered_408_even_if_bytes_keep_arriving() -> None:
     bench = Bench(HttpLimits(head_seconds=30))
     bench.receive(GET[:5])
     for now in range(1, 31):
@@ -810,7 +812,7 @@ def test_a_head_takes_only_so_long() -> None:
     assert bench.wire.end == "unclean"
 
 
-def test_a_body_must_come_at_some_pace() -> None:
+def test_body_timeout_is_answered_408_below_the_minimum_rate() -> None:
     def fed(rate: int, seconds: int) -> Bench:
         bench = Bench(HttpLimits(body_seconds=30, body_rate=500))
         bench.receive(_with(b"Content-Length: 60000"))
@@ -829,7 +831,7 @@ def test_a_body_must_come_at_some_pace() -> None:
     assert statuses(quick_then_dead.wire.sent) == [408]
 
 
-def test_it_is_not_late_while_we_do_not_read() -> None:
+def test_body_timeout_does_not_run_while_backpressure_pauses_reading() -> None:
     bench = Bench(HttpLimits(body_seconds=30))
     bench.receive(_with(b"Content-Length: 1000"))
     bench.connection.set_write_paused(True)
@@ -843,7 +845,7 @@ def test_it_is_not_late_while_we_do_not_read() -> None:
 
 
 @pytest.mark.parametrize("before", [b"", GET, b"\r\n"], ids=["nothing", "a request", "an empty line"])
-def test_silence_between_requests_ends_after_a_while(before: bytes) -> None:
+def test_idle_timeout_closes_a_connection_between_requests(before: bytes) -> None:
     bench = Bench(HttpLimits(idle_seconds=72))
     bench.now = 1.0
     bench.receive(before)
@@ -853,7 +855,7 @@ def test_silence_between_requests_ends_after_a_while(before: bytes) -> None:
     assert bench.wire.end == "clean"
 
 
-def test_who_waits_may_be_silent_for_hours() -> None:
+def test_idle_timeout_does_not_run_while_a_request_waits() -> None:
     bench = Bench()
     bench.receive(WAIT)
     for now in range(0, 10_000, 100):
@@ -866,7 +868,7 @@ def test_who_waits_may_be_silent_for_hours() -> None:
     assert bench.wire.end == "clean"
 
 
-def test_a_timeout_is_answered_in_its_turn() -> None:
+def test_head_timeout_is_answered_after_the_responses_before_it() -> None:
     bench = Bench()
     bench.receive(HOLD + GET[:5])
     bench.connection.check(31.0)
@@ -875,7 +877,7 @@ def test_a_timeout_is_answered_in_its_turn() -> None:
     assert statuses(bench.wire.sent) == [200, 408]
 
 
-def test_a_fault_in_leaving_harms_no_other() -> None:
+def test_disconnect_listener_that_fails_leaves_the_others_unharmed() -> None:
     def fail() -> None:
         raise ZeroDivisionError
 

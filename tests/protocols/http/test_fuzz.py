@@ -36,7 +36,7 @@ def play(stream: bytes, cuts: list[int], limits: HttpLimits) -> Bench:
 
 @MANY
 @given(streams, st.lists(st.integers(0, 10_000), max_size=6))
-def test_whatever_comes_the_connection_stays_sane(stream: bytes, cuts: list[int]) -> None:
+def test_fuzz_any_byte_stream_gets_valid_http_and_never_a_500(stream: bytes, cuts: list[int]) -> None:
     bench = play(stream, cuts, SMALL)
     if b"HEAD" not in stream:
         Answers().feed(bench.wire.sent)  # it is HTTP
@@ -48,7 +48,7 @@ def test_whatever_comes_the_connection_stays_sane(stream: bytes, cuts: list[int]
 
 @MANY
 @given(streams, st.integers(0, 2**32))
-def test_cutting_changes_nothing(stream: bytes, seed: int) -> None:
+def test_fuzz_any_split_of_a_stream_gives_the_same_responses(stream: bytes, seed: int) -> None:
     dice = random.Random(seed)
     whole = play(stream, [], HttpLimits())
     parts = play(stream, [dice.randrange(len(stream) + 1) for _ in range(5)], HttpLimits())
@@ -76,7 +76,7 @@ def _bytes(one: Asked) -> bytes:
 
 @MANY
 @given(st.lists(asked, min_size=1, max_size=12), st.integers(0, 2**32))
-def test_every_request_gets_its_own_answer_whatever_the_order_of_the_work(many: list[Asked], seed: int) -> None:
+def test_fuzz_pipelining_gives_each_request_its_own_response_in_any_order_of_work(many: list[Asked], seed: int) -> None:
     dice = random.Random(seed)
     bench = Bench()
     stream = b"".join(_bytes(one) for one in many)

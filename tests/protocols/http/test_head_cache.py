@@ -28,7 +28,7 @@ def taught(*pieces: bytes) -> Bench:
     return bench
 
 
-def test_the_same_headers_are_known_again() -> None:
+def test_head_cache_hits_for_the_same_headers_with_another_method_path_or_body() -> None:
     head_cache = taught(PLAIN, POSTED).shared.head_cache
     assert heads(head_cache, PLAIN.replace(b"/echo", b"/hold/7?a=%20")) == ("GET", "/hold/7", "a=%20", b"")
     assert heads(head_cache, POSTED.replace(b"hello", b"\r\n\r\nx")) == ("POST", "/echo", "", b"\r\n\r\nx")
@@ -57,7 +57,7 @@ def test_the_same_headers_are_known_again() -> None:
         b"",
     ],
 )
-def test_whatever_is_not_quite_the_same_goes_to_the_parser(data: bytes) -> None:
+def test_head_cache_misses_for_incomplete_extra_or_altered_bytes(data: bytes) -> None:
     assert heads(taught(PLAIN, POSTED).shared.head_cache, data) is None
 
 
@@ -70,7 +70,7 @@ def test_whatever_is_not_quite_the_same_goes_to_the_parser(data: bytes) -> None:
         b"GET /echo HTTP/1.1\r\nX: y\r\n\n\nGET /wait HTTP/1.1\r\nX: y\r\n\r\n",
     ],
 )
-def test_what_the_parser_refuses_is_not_learnt(first: bytes) -> None:
+def test_head_cache_does_not_store_heads_the_parser_rejects(first: bytes) -> None:
     assert heads(taught(first).shared.head_cache, b"GET /echo HTTP/1.1\r\nX: y\r\n\r\n") is None
 
 
@@ -84,13 +84,13 @@ def test_what_the_parser_refuses_is_not_learnt(first: bytes) -> None:
         b"Content-Encoding: identity",
     ],
 )
-def test_what_changes_the_connection_is_not_learnt(line: bytes) -> None:
+def test_head_cache_does_not_store_heads_with_connection_expect_or_coding_headers(line: bytes) -> None:
     asked = b"GET /echo HTTP/1.1\r\nHost: a\r\n" + line + b"\r\n\r\n"
     assert heads(taught(asked).shared.head_cache, asked) is None
 
 
 @pytest.mark.parametrize("after", [b"", b"/open"], ids=["last", "last but one"])
-def test_what_differs_in_an_id_alone_is_known_with_its_route(after: bytes) -> None:
+def test_head_cache_hits_with_the_route_for_a_path_that_differs_only_in_an_id(after: bytes) -> None:
     bench = taught(PLAIN, boxed(b"a/one" + after))
     found = bench.shared.head_cache.read(boxed(b"a/two" + after), 8192)
     assert found is not None
@@ -116,13 +116,13 @@ def test_what_differs_in_an_id_alone_is_known_with_its_route(after: bytes) -> No
     ],
     ids=str,
 )
-def test_what_differs_in_more_than_an_id_is_looked_up(path: bytes) -> None:
+def test_head_cache_has_no_route_for_a_path_that_differs_in_more_than_an_id(path: bytes) -> None:
     head_cache = taught(PLAIN, boxed(b"a/one"), boxed(b"a/one/open")).shared.head_cache
     found = head_cache.read(boxed(path), 8192)
     assert found is None or found.route is None
 
 
-def test_a_head_that_comes_again_is_known_with_its_route() -> None:
+def test_head_cache_hits_with_the_route_from_the_third_request_on() -> None:
     bench = taught(PLAIN)
     routes = [bench.shared.head_cache.read(PLAIN, 8192)]
     for _ in range(2):
@@ -132,7 +132,7 @@ def test_a_head_that_comes_again_is_known_with_its_route() -> None:
     assert [one.path for one in bench.stage.seen] == ["/echo"] * 3
 
 
-def test_there_are_only_so_many() -> None:
+def test_head_cache_is_cleared_at_its_maximum_size() -> None:
     bench = Bench()
     for number in range(MAX_TABLE_ENTRIES + 1):
         bench.receive(PLAIN.replace(b"Host: a", b"Host: %d" % number))
@@ -140,7 +140,7 @@ def test_there_are_only_so_many() -> None:
     assert heads(bench.shared.head_cache, PLAIN.replace(b"Host: a", b"Host: %d" % MAX_TABLE_ENTRIES)) is not None
 
 
-def test_a_body_that_is_too_large_is_refused_all_the_same() -> None:
+def test_head_cache_hit_still_rejects_a_body_over_the_limit() -> None:
     large = request("POST", "/echo", b"x" * 5000)
     first = taught(large).wire.sent
     known = taught(PLAIN, large.replace(b"/echo", b"/nothing"), large)
@@ -163,7 +163,7 @@ bent = st.builds(
 
 @given(st.lists(bent | st.sampled_from(ONES), max_size=6))
 @example([b"GET /echo HTTP/1.1\nHost: a\r\nX: y\r\n\r\n", b"GET /echo HTTP/1.1\r\nX: y\r\n\r\n"])
-def test_who_knows_them_reads_the_same(pieces: list[bytes]) -> None:
+def test_head_cache_gives_the_same_requests_and_responses_as_the_parser(pieces: list[bytes]) -> None:
     """A connection that knows all that was ever learnt, beside one where everything comes in two parts and so goes to
     the parser."""
     teacher = Bench()

@@ -172,7 +172,7 @@ def test_hostile_clients_neither_crash_the_server_nor_starve_others(loop: str) -
 
 
 @pytest.mark.parametrize("loop", ["asyncio"])
-def test_ten_thousand_requests_wait_at_once_for_little_memory(loop: str) -> None:
+def test_waiting_requests_ten_thousand_at_once_use_under_24_kib_each(loop: str) -> None:
     with file_limit(MANY + 200) as allowed, server(loop, connections=MANY + 10) as port, ExitStack() as stack:
         count = min(MANY, allowed - 200)
         if count < MANY:

@@ -153,7 +153,7 @@ STATE = (
     [*((one, 403) for one in FOREIGN.values()), *((one, 421) for one in REBOUND.values())],
     ids=[*FOREIGN, *REBOUND],
 )
-def test_every_route_refuses_a_foreign_page_and_changes_nothing(
+def test_origin_policy_rejects_a_foreign_page_on_every_route_and_changes_nothing(
     client: Client, open_server: HttpServer, headers: dict[str, str], status: int
 ) -> None:
     [sent] = client.json("POST", "/v1/queues/mail/messages", {"to": "ann"})["messages"]
@@ -172,7 +172,7 @@ def test_every_route_refuses_a_foreign_page_and_changes_nothing(
 
 
 @pytest.mark.parametrize("path", ["/v1/queues", "/mq", "/health", "/", "/no/such/path"])
-def test_a_refusal_names_the_origin_or_the_host_and_the_setting(client: Client, path: str) -> None:
+def test_origin_policy_error_names_the_origin_or_the_host_and_the_setting(client: Client, path: str) -> None:
     refused = client.ask("GET", path, origin=EVIL).body.decode()
     assert EVIL in refused
     assert "cors_origins" in refused
@@ -181,14 +181,14 @@ def test_a_refusal_names_the_origin_or_the_host_and_the_setting(client: Client, 
     assert "http_hosts" in refused
 
 
-def test_a_refusal_has_the_codes_of_the_errors_page(client: Client) -> None:
+def test_origin_policy_error_has_the_documented_codes(client: Client) -> None:
     assert json.loads(client.ask("GET", "/v1/queues", origin=EVIL).body)["error"]["code"] == "not_allowed"
     assert json.loads(client.ask("GET", "/v1/queues", origin=EVIL).body)["error"]["field"] == "origin"
     assert json.loads(client.ask("GET", "/v1/queues", host="evil.test").body)["error"]["code"] == "misdirected"
     assert json.loads(client.ask("GET", "/mq", host="evil.test").body)["code"] == "misdirected"
 
 
-def test_a_large_body_of_a_foreign_page_is_not_read(open_server: HttpServer) -> None:
+def test_origin_policy_does_not_read_a_large_body_of_a_foreign_page(open_server: HttpServer) -> None:
     with closing(Client(open_server)) as client:
         answer = client.ask("POST", "/v1/queues/mail/messages", b"x" * 200_000, origin=EVIL)
         assert (answer.status, answer.headers["connection"]) == (403, "close")
@@ -210,7 +210,7 @@ def test_a_large_body_of_a_foreign_page_is_not_read(open_server: HttpServer) -> 
         {"sec-fetch-site": "none", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"},
     ],
 )
-def test_programs_and_pages_of_this_server_are_served(client: Client, headers: dict[str, str]) -> None:
+def test_origin_policy_allows_programs_and_pages_of_this_server(client: Client, headers: dict[str, str]) -> None:
     for _ in range(3):  # the second and the third time by what ``quick`` remembers
         assert client.send("POST", "/v1/queues/served/messages", b"1", headers).status == 200
         answer = client.send("GET", "/v1/queues", None, headers)
@@ -218,20 +218,20 @@ def test_programs_and_pages_of_this_server_are_served(client: Client, headers: d
         assert "access-control-allow-origin" not in answer.headers
 
 
-def test_what_is_remembered_of_programs_is_not_believed_of_pages(client: Client) -> None:
+def test_origin_policy_cache_for_programs_does_not_apply_to_pages(client: Client) -> None:
     """The same request again and again is answered from caches; one header more is another request."""
     for headers, status in (({}, 200), ({"origin": EVIL}, 403), ({"host": "evil.test"}, 421)) * 4:
         assert client.send("GET", "/v1/queues", None, headers).status == status
         assert client.send("GET", "/mq/mail/stats", None, headers).status == status
 
 
-def test_host_is_not_asked_of_http_1_0_without_one(open_server: HttpServer) -> None:
+def test_host_header_is_not_required_of_http_1_0(open_server: HttpServer) -> None:
     with socket.create_connection(("127.0.0.1", open_server.port), PATIENCE) as line:
         line.sendall(b"GET /health HTTP/1.0\r\n\r\n")
         assert line.makefile("rb").readline() == b"HTTP/1.1 200 OK\r\n"
 
 
-def test_a_link_of_another_site_opens_the_dashboard_and_nothing_else(client: Client) -> None:
+def test_origin_policy_lets_a_link_of_another_site_open_only_the_dashboard(client: Client) -> None:
     link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
     assert client.send("GET", "/", None, link).status == 200
     for path in ("/v1/queues", "/mq/mail/messages", "/metrics", "/health", "/dashboard/main.js"):
@@ -239,7 +239,7 @@ def test_a_link_of_another_site_opens_the_dashboard_and_nothing_else(client: Cli
     assert client.send("POST", "/", b"", link).status == 403
 
 
-def test_a_browser_that_names_no_page_may_look_and_not_take(client: Client) -> None:
+def test_origin_policy_lets_a_browser_without_origin_read_and_not_lease(client: Client) -> None:
     """Over plain HTTP to another machine browsers send neither Origin nor Sec-Fetch-Site with a GET."""
     browser = {"user-agent": "Mozilla/5.0 (X11; Linux x86_64)"}
     assert client.send("GET", "/v1/queues", None, browser).status == 200
@@ -284,7 +284,7 @@ def test_cors_star_allows_every_origin_and_no_rebinding() -> None:
 # -- tokens ---------------------------------------------------------------------------------------------------------
 
 
-def test_tokens_let_a_page_of_any_origin_in_that_sends_one(token_server: HttpServer) -> None:
+def test_token_admits_a_page_of_any_origin_and_a_wrong_token_gets_a_readable_401(token_server: HttpServer) -> None:
     bearer = {"authorization": f"Bearer {TOKEN}"}
     with closing(Client(token_server)) as client:
         for headers in ({"origin": EVIL}, {"origin": "null"}, {"host": "any.example", "origin": EVIL}):
@@ -310,7 +310,7 @@ def test_tokens_are_needed_on_every_route_by_a_page_of_another_origin(token_serv
                 assert answer.status == 401, (method, path, answer)
 
 
-def test_a_program_known_by_its_address_is_as_one_without_a_token() -> None:
+def test_token_free_address_grant_does_not_exempt_a_foreign_page_from_the_origin_policy() -> None:
     """The browser of that machine has its address too."""
     grants = (
         AccessGrant("", frozenset({ADMIN}), name="press", addresses=(ip_network("127.0.0.0/8"),)),
@@ -334,7 +334,7 @@ def test_a_program_known_by_its_address_is_as_one_without_a_token() -> None:
         server.stop()
 
 
-def test_wrong_tokens_of_a_page_are_slowed_down_as_those_of_other_clients() -> None:
+def test_token_attempts_of_a_foreign_page_are_rate_limited() -> None:
     """Or a page in the browser of a trusted machine could guess tokens by what the policy refuses."""
     grants = (
         AccessGrant("", addresses=(ip_network("127.0.0.0/8"),)),
@@ -363,7 +363,7 @@ def health() -> HandlerRoutes:
     return api
 
 
-def test_unix_socket_asks_for_the_origin_and_not_for_the_host(tmp_path: Path) -> None:
+def test_unix_socket_checks_the_origin_and_not_the_host(tmp_path: Path) -> None:
     """Browsers reach it through a proxy, which names the host."""
 
     async def main() -> None:
@@ -418,20 +418,20 @@ def test_host_is_read_without_its_port(host: str, name: str) -> None:
     assert canonical(host) == name
 
 
-def test_host_of_an_absolute_target_is_the_one_that_counts(client: Client) -> None:
+def test_host_of_an_absolute_target_overrides_the_host_header(client: Client) -> None:
     assert client.ask("GET", "http://evil.test/v1/queues").status == 421
     assert client.ask("GET", "http://mq.example/v1/queues").status == 200
     assert client.ask("GET", "http://localhost/v1/queues", host="evil.test").status == 200
 
 
-def test_origin_with_our_authority_and_another_scheme_is_told_by_sec_fetch_site(client: Client) -> None:
+def test_origin_with_the_server_authority_and_another_scheme_is_judged_by_sec_fetch_site(client: Client) -> None:
     """A server at port 80, and a page of another program at port 443 of the same name."""
     headers = {"host": "localhost", "origin": "https://localhost"}
     assert client.send("DELETE", "/v1/queues/none", None, {**headers, "sec-fetch-site": "cross-site"}).status == 403
     assert client.send("DELETE", "/v1/queues/none", None, {**headers, "sec-fetch-site": "same-origin"}).status == 200
 
 
-def test_host_names_that_are_remembered_are_bounded() -> None:
+def test_host_name_cache_is_bounded() -> None:
     policy = OriginPolicy(HttpAccess(), hosts=["0.0.0.0"])
     for number in range(5000):
         policy.add_address(f"10.0.{number // 250}.{number % 250}")
@@ -492,7 +492,7 @@ def test_payload_is_served_sandboxed_and_an_active_type_as_attachment(client: Cl
         assert is_attached is (media in ACTIVE or path.startswith("/v1"))
 
 
-def test_a_refused_page_is_counted_as_a_refused_client() -> None:
+def test_origin_policy_reports_a_rejected_page_as_a_rejected_client() -> None:
     told: list[tuple[str, str]] = []
     policy = OriginPolicy(HttpAccess(), report=lambda peer, error, who: told.append((peer, error.code)))
 

@@ -85,7 +85,7 @@ MQ = api(
         ("GET", "/mq/a/%73tats", ("a",)),
     ],
 )
-def test_a_path_leads_to_its_route_with_its_values(method: str, path: str, params: Params) -> None:
+def test_router_finds_the_route_of_a_path_with_its_parameters(method: str, path: str, params: Params) -> None:
     assert found(MQ, method, path)[3] == params
 
 
@@ -115,11 +115,11 @@ def test_a_path_leads_to_its_route_with_its_values(method: str, path: str, param
         ("PUT", "/mq/mail/stats", 405),
     ],
 )
-def test_tricks_lead_nowhere(method: str, path: str, status: int) -> None:
+def test_router_rejects_malformed_and_nearly_matching_paths(method: str, path: str, status: int) -> None:
     assert ask(MQ, method, path).status == status
 
 
-def test_names_go_before_values_without_backtracking() -> None:
+def test_router_prefers_names_to_parameters_without_backtracking() -> None:
     routes = api("a", ("GET", "/x/{y}/z"), ("GET", "/x/name/other"), ("GET", "/x/{y}/{z}/deep"))
     assert found(routes, "GET", "/x/name/other")[2:] == ("/x/name/other", ())
     assert found(routes, "GET", "/x/y/z")[2:] == ("/x/{y}/z", ("y",))
@@ -128,7 +128,7 @@ def test_names_go_before_values_without_backtracking() -> None:
     assert ask(routes, "GET", "/x/name").status == 404
 
 
-def test_a_method_that_is_not_there_is_told_which_are() -> None:
+def test_router_answers_405_with_the_allowed_methods() -> None:
     response = ask(MQ, "PATCH", "/mq/mail/messages")
     assert (response.status, dict(response.headers)["allow"]) == (405, "GET, HEAD, OPTIONS, POST")
     options = ask(MQ, "OPTIONS", "/mq/mail/messages")
@@ -136,7 +136,7 @@ def test_a_method_that_is_not_there_is_told_which_are() -> None:
     assert ask(MQ, "OPTIONS", "/nowhere").status == 404
 
 
-def test_a_head_goes_to_the_get_or_to_its_own() -> None:
+def test_router_sends_head_to_the_get_handler_or_its_own() -> None:
     def get(request: Request, exchange: Exchange, params: Params) -> None:
         exchange.answer(Response(200, request.method.encode()))
 
@@ -151,7 +151,7 @@ def test_a_head_goes_to_the_get_or_to_its_own() -> None:
     assert ask(routes, "GET", "/takes").body == b"GET"
 
 
-def test_an_api_can_answer_every_preflight_itself() -> None:
+def test_router_lets_an_api_answer_every_preflight_itself() -> None:
     def options(request: Request, exchange: Exchange, params: Params) -> None:
         exchange.answer(Response(204, None, (("access-control-allow-origin", "*"),)))
 
@@ -161,7 +161,7 @@ def test_an_api_can_answer_every_preflight_itself() -> None:
         assert ask(routes, "OPTIONS", path).headers == (("access-control-allow-origin", "*"),)
 
 
-def test_apis_stand_side_by_side_each_with_its_own_words() -> None:
+def test_router_mounts_apis_by_prefix_each_with_its_own_errors() -> None:
     mounts = MountedRoutes(api("rest", ("GET", "/health"), ("GET", "/mqtt")))
     mounts.mount("/mq", MQ)
     mounts.mount("/v1/inner", api("inner", ("GET", "/v1/inner/x")))
@@ -176,14 +176,14 @@ def test_apis_stand_side_by_side_each_with_its_own_words() -> None:
     assert ask(mounts, "GET", "/").status == 404
 
 
-def test_nowhere_takes_any_body() -> None:
+def test_router_answers_404_for_an_unknown_path_with_a_body_of_any_size() -> None:
     """Who sends a large body to a path that is not there is told that it is not there."""
     route = MQ.find("POST", "/nowhere")
     assert route.refuse(BadInput("too large")).status == 404
     assert MQ.find("PUT", "/mq/a/messages/b").max_body == 7
 
 
-def test_a_segment_is_decoded_once() -> None:
+def test_router_decodes_a_path_segment_once() -> None:
     assert decoded("a%2541") == "a%41"
     with pytest.raises(BadInput, match="two hexadecimal digits"):
         decoded("50%")
@@ -197,7 +197,7 @@ def test_a_segment_is_decoded_once() -> None:
         ("PATCH", "/mq/a/messages/b/complete", "/mq/a/messages/complete/complete"),
     ],
 )
-def test_paths_that_differ_in_their_last_value_have_a_stem(method: str, path: str, other: str) -> None:
+def test_router_stem_is_shared_by_paths_that_differ_in_their_last_parameter(method: str, path: str, other: str) -> None:
     path_template = MQ.find(method, path).path_template
     assert path_template is not None
     value = other[len(path_template.before) : len(other) - len(path_template.after)]
@@ -207,7 +207,7 @@ def test_paths_that_differ_in_their_last_value_have_a_stem(method: str, path: st
     assert exchange.response == ask(MQ, method, other)
 
 
-def test_where_a_name_may_stand_there_is_no_stem() -> None:
+def test_router_stem_is_absent_where_a_name_may_stand() -> None:
     routes = api("a", ("GET", "/a/{x}/{y}"), ("GET", "/a/{x}/all"), ("GET", "/b/{x}/{y}/{z}"), ("GET", "/b/{x}/c/c/c"))
     assert routes.find("GET", "/a/1/2").path_template is None
     assert routes.find("GET", "/b/1/2/3").path_template is not None

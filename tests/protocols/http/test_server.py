@@ -40,7 +40,7 @@ def now() -> float:
 # -- coming in ------------------------------------------------------------------------------------------------------
 
 
-def test_requests_are_answered_on_one_connection(run: Run, stage: RouteRecorder) -> None:
+def test_keep_alive_answers_many_requests_on_one_connection(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes()) as (door, port):
             peer = await dial(port)
@@ -55,7 +55,7 @@ def test_requests_are_answered_on_one_connection(run: Run, stage: RouteRecorder)
     run(main())
 
 
-def test_over_tls_the_same_is_said(run: Run, stage: RouteRecorder, tmp_path: Path) -> None:
+def test_tls_connection_answers_requests_and_rejects_plain_text(run: Run, stage: RouteRecorder, tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(stage.routes(), tls=server_context(tmp_path)) as (door, port):
             peer = await dial(port, client_context(tmp_path))
@@ -71,7 +71,7 @@ def test_over_tls_the_same_is_said(run: Run, stage: RouteRecorder, tmp_path: Pat
     run(main())
 
 
-def test_a_tls_client_that_leaves_is_noticed(run: Run, stage: RouteRecorder, tmp_path: Path) -> None:
+def test_tls_disconnect_of_a_waiting_client_is_detected(run: Run, stage: RouteRecorder, tmp_path: Path) -> None:
     async def main() -> None:
         async with serving(stage.routes(), tls=server_context(tmp_path)) as (_, port):
             peer = await dial(port, client_context(tmp_path))
@@ -83,7 +83,9 @@ def test_a_tls_client_that_leaves_is_noticed(run: Run, stage: RouteRecorder, tmp
     run(main())
 
 
-def test_it_listens_at_a_unix_socket_too(run: Run, stage: RouteRecorder, tmp_path: Path) -> None:
+def test_unix_socket_listener_has_its_mode_and_names_the_peer_process(
+    run: Run, stage: RouteRecorder, tmp_path: Path
+) -> None:
     async def main() -> None:
         door = HttpSocketServer(stage.routes())
         server = await listen_unix(door, tmp_path / "h.sock", 0o600)
@@ -98,7 +100,7 @@ def test_it_listens_at_a_unix_socket_too(run: Run, stage: RouteRecorder, tmp_pat
     assert stat.S_IMODE((tmp_path / "h.sock").stat().st_mode) == 0o600
 
 
-def test_a_port_that_is_taken_is_said_to_be_with_the_way_out(run: Run, stage: RouteRecorder) -> None:
+def test_listener_on_a_port_in_use_fails_with_an_error_that_names_the_option(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes()) as (_, port):
             with pytest.raises(CannotListen, match=f"127.0.0.1:{port} is in use .* --http HOST:PORT") as caught:
@@ -108,7 +110,7 @@ def test_a_port_that_is_taken_is_said_to_be_with_the_way_out(run: Run, stage: Ro
     run(main())
 
 
-def test_one_connection_too_many_is_told_so(run: Run, stage: RouteRecorder) -> None:
+def test_connection_limit_answers_503_with_retry_after(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes(), HttpLimits(connections=2)) as (door, port):
             first, second = await dial(port), await dial(port)
@@ -130,7 +132,7 @@ def test_one_connection_too_many_is_told_so(run: Run, stage: RouteRecorder) -> N
 # -- one write ------------------------------------------------------------------------------------------------------
 
 
-def test_all_answers_of_a_commit_go_out_with_one_write_per_connection(run: Run) -> None:
+def test_group_commit_responses_go_out_with_one_write_per_connection(run: Run) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         clock = SystemClock()
@@ -183,7 +185,7 @@ class Counting:
 
 
 @pytest.mark.parametrize("way", ["close", "half", "reset"])
-def test_a_client_that_leaves_is_noticed_at_once(run: Run, stage: RouteRecorder, way: str) -> None:
+def test_disconnect_of_a_waiting_client_is_detected_at_once(run: Run, stage: RouteRecorder, way: str) -> None:
     async def main() -> None:
         async with serving(stage.routes()) as (door, port):
             peer = await dial(port)
@@ -203,7 +205,7 @@ def test_a_client_that_leaves_is_noticed_at_once(run: Run, stage: RouteRecorder,
     run(main())
 
 
-def test_a_client_that_sends_and_shuts_its_side_is_answered(run: Run, stage: RouteRecorder) -> None:
+def test_half_close_after_the_requests_still_gets_the_responses(run: Run, stage: RouteRecorder) -> None:
     """As with ``printf … | nc -N``."""
 
     async def main() -> None:
@@ -224,7 +226,7 @@ def test_a_client_that_sends_and_shuts_its_side_is_answered(run: Run, stage: Rou
     run(main())
 
 
-def test_a_client_that_leaves_is_noticed_even_while_nothing_is_read_from_it(run: Run, stage: RouteRecorder) -> None:
+def test_disconnect_is_detected_while_backpressure_pauses_reading(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes(), HttpLimits(pipelined=4)) as (door, port):
             peer = await dial(port)
@@ -245,7 +247,9 @@ def test_a_client_that_leaves_is_noticed_even_while_nothing_is_read_from_it(run:
 # -- streams --------------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_goes_as_fast_as_its_reader_and_holds_others_up_for_nothing(run: Run, stage: RouteRecorder) -> None:
+def test_backpressure_of_a_slow_stream_reader_bounds_memory_and_does_not_delay_others(
+    run: Run, stage: RouteRecorder
+) -> None:
     async def main() -> None:
         limits = HttpLimits(write_buffer=256 * 1024)
         async with serving(stage.routes(), limits) as (door, port):
@@ -268,7 +272,7 @@ def test_a_stream_goes_as_fast_as_its_reader_and_holds_others_up_for_nothing(run
     run(main())
 
 
-def test_silent_events_are_kept_alive_and_a_reader_that_left_is_noticed(run: Run, stage: RouteRecorder) -> None:
+def test_sse_ping_is_sent_on_a_silent_stream_and_a_disconnect_is_detected(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes(), HttpLimits(ping_seconds=15)) as (door, port):
             peer = await dial(port)
@@ -290,7 +294,7 @@ def test_silent_events_are_kept_alive_and_a_reader_that_left_is_noticed(run: Run
 # -- what a client may cost -----------------------------------------------------------------------------------------
 
 
-def test_a_client_that_reads_nothing_is_closed_after_a_while(run: Run, stage: RouteRecorder) -> None:
+def test_write_timeout_closes_a_client_that_reads_nothing(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes(), HttpLimits(write_buffer=64 * 1024, write_seconds=30)) as (door, port):
             peer = await dial(port)
@@ -309,7 +313,7 @@ def test_a_client_that_reads_nothing_is_closed_after_a_while(run: Run, stage: Ro
     run(main())
 
 
-def test_answers_that_nobody_reads_are_held_within_bounds(run: Run, stage: RouteRecorder) -> None:
+def test_client_memory_limit_closes_a_client_with_too_many_unread_responses(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes(), HttpLimits(client_memory=3_000_000, pipelined=200)) as (door, port):
             peer = await dial(port)
@@ -321,7 +325,7 @@ def test_answers_that_nobody_reads_are_held_within_bounds(run: Run, stage: Route
     run(main())
 
 
-def test_a_stream_that_does_not_wait_is_cut_off(run: Run, stage: RouteRecorder) -> None:
+def test_client_memory_limit_cuts_off_a_stream_that_ignores_backpressure(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes(), HttpLimits(client_memory=3_000_000)) as (door, port):
             peer = await dial(port)
@@ -337,7 +341,7 @@ def test_a_stream_that_does_not_wait_is_cut_off(run: Run, stage: RouteRecorder) 
     run(main())
 
 
-def test_an_answer_arrives_though_the_client_still_sends(run: Run, stage: RouteRecorder) -> None:
+def test_linger_delivers_an_error_response_while_the_client_still_sends(run: Run, stage: RouteRecorder) -> None:
     """A refusal must not be lost in a reset, which is what closing on unread bytes would send."""
 
     async def main() -> None:
@@ -355,7 +359,7 @@ def test_an_answer_arrives_though_the_client_still_sends(run: Run, stage: RouteR
     run(main())
 
 
-def test_a_client_that_goes_on_sending_after_the_end_is_cut_off(run: Run, stage: RouteRecorder) -> None:
+def test_linger_timeout_closes_a_client_that_keeps_sending(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes(), HttpLimits(linger_seconds=0.02)) as (door, port):
             peer = await dial(port)
@@ -372,7 +376,9 @@ def test_a_client_that_goes_on_sending_after_the_end_is_cut_off(run: Run, stage:
 # -- the end of the server ------------------------------------------------------------------------------------------
 
 
-def test_a_stopping_door_answers_what_is_at_work_and_lets_everybody_go(run: Run, stage: RouteRecorder) -> None:
+def test_stop_answers_open_requests_ends_idle_and_streaming_clients_and_rejects_the_rest_with_503(
+    run: Run, stage: RouteRecorder
+) -> None:
     async def main() -> None:
         async with serving(stage.routes()) as (door, port):
             idle, working, waiting, following, half = [await dial(port) for _ in range(5)]
@@ -411,7 +417,7 @@ def test_a_stopping_door_answers_what_is_at_work_and_lets_everybody_go(run: Run,
     run(main())
 
 
-def test_what_is_not_answered_in_the_end_is_refused(run: Run, stage: RouteRecorder) -> None:
+def test_stop_rejects_requests_that_remain_unanswered_with_503(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes()) as (door, port):
             peer = await dial(port)
@@ -427,7 +433,7 @@ def test_what_is_not_answered_in_the_end_is_refused(run: Run, stage: RouteRecord
     run(main())
 
 
-def test_a_silent_connection_is_closed(run: Run, stage: RouteRecorder) -> None:
+def test_idle_timeout_closes_a_silent_connection_and_not_a_waiting_one(run: Run, stage: RouteRecorder) -> None:
     async def main() -> None:
         async with serving(stage.routes(), HttpLimits(idle_seconds=72)) as (door, port):
             idle, waiting = await dial(port), await dial(port)

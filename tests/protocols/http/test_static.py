@@ -30,7 +30,7 @@ def ask(path: str, method: str = "GET", **headers: str) -> Line:
     return line
 
 
-def test_the_page_is_at_the_root_and_lets_nothing_from_elsewhere_in() -> None:
+def test_dashboard_page_is_at_the_root_with_a_content_security_policy() -> None:
     page = ask("/")
     assert page.status == 200
     assert page.headers["content-type"] == "text/html; charset=utf-8"
@@ -40,13 +40,13 @@ def test_the_page_is_at_the_root_and_lets_nothing_from_elsewhere_in() -> None:
     assert page.headers["referrer-policy"] == "no-referrer"
 
 
-def test_the_icon_is_also_where_browsers_look_unasked() -> None:
+def test_dashboard_icon_is_served_as_favicon() -> None:
     assert ask("/favicon.ico").body == (FOLDER / "icon.svg").read_bytes()
     assert ask("/favicon.ico").headers["content-type"] == "image/svg+xml"
 
 
 @pytest.mark.parametrize("name", static.names())
-def test_every_file_is_served_with_its_type(name: str) -> None:
+def test_dashboard_files_are_served_with_their_content_types(name: str) -> None:
     answer = ask(f"/dashboard/{name}")
     assert answer.status == 200
     assert answer.headers["content-type"] == static.TYPES[name[name.rindex(".") :]]
@@ -54,7 +54,7 @@ def test_every_file_is_served_with_its_type(name: str) -> None:
         assert answer.body == (FOLDER / name).read_bytes()
 
 
-def test_a_browser_that_can_unpack_gets_it_packed() -> None:
+def test_content_encoding_gzip_is_used_for_dashboard_files_if_accepted() -> None:
     packed = ask("/dashboard/style.css", accept_encoding="gzip, deflate, br")
     plain = ask("/dashboard/style.css")
     assert packed.headers["content-encoding"] == "gzip"
@@ -65,7 +65,7 @@ def test_a_browser_that_can_unpack_gets_it_packed() -> None:
     assert packed.headers["vary"] == plain.headers["vary"] == "accept-encoding"
 
 
-def test_what_a_browser_has_is_not_sent_again() -> None:
+def test_etag_match_is_answered_304() -> None:
     first = ask("/", accept_encoding="gzip")
     again = ask("/", accept_encoding="gzip", if_none_match=f'"other", {first.headers["etag"]}')
     assert again.status == 304
@@ -78,37 +78,37 @@ def test_what_a_browser_has_is_not_sent_again() -> None:
 @pytest.mark.parametrize(
     "path", ["/dashboard/", "/dashboard/nothing.js", "/dashboard/../assets.py", "/dashboard/%2e%2e/assets.py", "/x"]
 )
-def test_there_is_nothing_else(path: str) -> None:
+def test_dashboard_unknown_path_is_answered_404(path: str) -> None:
     assert ask(path).status == 404
 
 
-def test_other_methods_are_refused() -> None:
+def test_dashboard_methods_other_than_get_are_rejected_with_405() -> None:
     answer = ask("/", "POST")
     assert answer.status == 405
     assert "GET" in answer.headers["allow"]
 
 
-def test_a_page_is_there_because_its_file_is() -> None:
+def test_dashboard_page_list_contains_every_page_file() -> None:
     listing = ask("/dashboard/pages.js").body.decode()
     pages = sorted(file.name for file in (FOLDER / "pages").glob("*.js"))
     assert re.findall(r'from "\./pages/(.*)"', listing) == pages
 
 
-def test_nothing_is_fetched_from_elsewhere() -> None:
+def test_dashboard_files_refer_to_no_other_site() -> None:
     for file in FOLDER.rglob("*.*"):
         text = file.read_text()
         found = re.findall(r"""(?:https?:)?//[a-z][^\s"'`)]*""", re.sub(r"(?m)^\s*//.*$", "", text))
         assert [address for address in found if "www.w3.org" not in address] == [], file
 
 
-def test_data_never_becomes_markup() -> None:
+def test_dashboard_scripts_never_turn_data_into_markup() -> None:
     for file in FOLDER.rglob("*.js"):
         text = file.read_text()
         for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
             assert word not in text, (file, word)
 
 
-def test_states_and_reasons_are_those_of_the_rules_in_their_order() -> None:
+def test_dashboard_states_and_reasons_equal_those_of_the_core_in_order() -> None:
     text = (FOLDER / "states.js").read_text()
     tables = dict(re.findall(r"export const (STATES|REASONS) = \{\n(.*?)\n\};", text, re.DOTALL))
     said = {name: re.findall(r'  (\w+): "(.*)",', body) for name, body in tables.items()}

@@ -79,7 +79,7 @@ def ended(server: Server, client: Client) -> None:
 
 
 @given(st.lists(st.binary(max_size=200), max_size=8))
-def test_any_bytes_at_all(pieces: list[bytes]) -> None:
+def test_fuzz_any_bytes_leave_the_session_consistent(pieces: list[bytes]) -> None:
     server = Server()
     client = server.client()
     for piece in pieces:
@@ -91,7 +91,9 @@ def test_any_bytes_at_all(pieces: list[bytes]) -> None:
 
 
 @given(st.sampled_from([*FrameKind, 0, 99]), st.lists(plain, max_size=6), st.integers(0, 2**32 - 1))
-def test_any_members_in_any_kind_of_frame(kind: int, members: list[Any], request: int) -> None:
+def test_fuzz_any_members_in_any_kind_of_frame_leave_the_session_working(
+    kind: int, members: list[Any], request: int
+) -> None:
     server = Server()
     client = server.client()
     client.session.receive(encode(kind, request, msgspec.msgpack.encode(members)))
@@ -169,7 +171,7 @@ def played(server: Server, mutator: Mutator) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_frames_that_are_nearly_right(kind: str, tmp_path: Path) -> None:
+def test_fuzz_damaged_frames_leak_no_memory(kind: str, tmp_path: Path) -> None:
     mutator = Mutator(20260113)
     until = time.monotonic() + SECONDS / 2
     blocks: list[int] = []

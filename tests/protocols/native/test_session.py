@@ -16,21 +16,21 @@ from yirangmq.wire.frames import HEAD, VERSION, FrameKind, encode
 # -- greeting -------------------------------------------------------------------------------------------------------
 
 
-def test_hello_is_answered_with_who_the_server_is(server: Server) -> None:
+def test_hello_is_answered_with_the_durability_and_the_frame_limit_of_the_server(server: Server) -> None:
     answer = server.client().ask(FrameKind.HELLO, messages.Hello("billing"))
     assert answer.kind is FrameKind.WELCOME
     assert answer.value.durability == "full"
     assert answer.value.max_frame == MAX_FRAME
 
 
-def test_with_the_right_token_a_stranger_may_ask() -> None:
+def test_token_that_is_right_admits_an_untrusted_client() -> None:
     client = Server(token="s3cret").client(trusted=False)
     assert client.ask(FrameKind.HELLO, messages.Hello("billing", "s3cret")).kind is FrameKind.WELCOME
     assert client.publish("mail", b"hi") == ["m-1"]
 
 
 @pytest.mark.parametrize("token", ["", "s3cre", "s3cret ", "\u00fc"])
-def test_a_wrong_token_is_answered_and_the_connection_closed(token: str) -> None:
+def test_token_that_is_wrong_is_answered_and_the_connection_closed(token: str) -> None:
     client = Server(token="s3cret").client(trusted=False)
     answer = client.ask(FrameKind.HELLO, messages.Hello("billing", token))
     assert (answer.kind, answer.value.code, answer.value.field) == (FrameKind.ERROR, "not_allowed", "token")
@@ -39,7 +39,7 @@ def test_a_wrong_token_is_answered_and_the_connection_closed(token: str) -> None
     assert client.answers == []
 
 
-def test_a_stranger_who_does_not_greet_gets_nothing() -> None:
+def test_hello_missing_from_an_untrusted_client_is_rejected_and_the_connection_closed() -> None:
     client = Server(token="s3cret").client(trusted=False)
     client.send(FrameKind.CALL, messages.Call("queues"))
     [answer] = client.answers
@@ -47,7 +47,7 @@ def test_a_stranger_who_does_not_greet_gets_nothing() -> None:
     assert client.is_closed
 
 
-def test_a_stranger_may_not_send_much() -> None:
+def test_frame_limit_is_lower_before_an_untrusted_client_has_sent_its_token() -> None:
     client = Server(token="s3cret").client(trusted=False)
     client.session.receive(HEAD.pack(10_000, VERSION, FrameKind.HELLO, 0, 1))
     [answer] = client.answers
@@ -58,7 +58,7 @@ def test_a_stranger_may_not_send_much() -> None:
 # -- producing and consuming ----------------------------------------------------------------------------------------
 
 
-def test_a_message_goes_round(server: Server) -> None:
+def test_publish_lease_and_ack_work_over_a_session(server: Server) -> None:
     client = server.client()
     assert client.publish("mail", b"one", b"two") == ["m-1", "m-2"]
     first, second = client.lease("mail", 10)
@@ -67,7 +67,7 @@ def test_a_message_goes_round(server: Server) -> None:
     assert client.call("counts", queue="mail")["done"] == 2
 
 
-def test_a_stale_lease_is_an_error_of_its_own(server: Server) -> None:
+def test_ack_of_an_expired_lease_among_others_is_an_error_of_its_own(server: Server) -> None:
     client = server.client()
     client.publish("mail", b"one", b"two")
     first, second = client.lease("mail", 2)
@@ -76,7 +76,7 @@ def test_a_stale_lease_is_an_error_of_its_own(server: Server) -> None:
     assert {place: code for place, (code, _) in settled.errors.items()} == {0: "lease_expired"}
 
 
-def test_a_waiting_lease_is_served_by_the_publish_that_comes(server: Server) -> None:
+def test_lease_that_waits_gets_the_next_published_message(server: Server) -> None:
     consumer, producer = server.client(), server.client()
     waiting = consumer.send(FrameKind.LEASE, messages.Lease("mail", 5, wait_ms=1000))
     server.turn()
@@ -87,7 +87,7 @@ def test_a_waiting_lease_is_served_by_the_publish_that_comes(server: Server) -> 
     assert server.turns.timers[0].is_cancelled
 
 
-def test_a_waiting_lease_is_told_when_nothing_came(server: Server) -> None:
+def test_lease_that_waits_is_answered_empty_after_its_wait(server: Server) -> None:
     client = server.client()
     waiting = client.send(FrameKind.LEASE, messages.Lease("mail", 5, wait_ms=1000))
     server.turn()
@@ -98,7 +98,7 @@ def test_a_waiting_lease_is_told_when_nothing_came(server: Server) -> None:
     assert client.answers == []
 
 
-def test_a_client_that_left_gets_no_lease(server: Server) -> None:
+def test_disconnect_ends_a_waiting_lease_and_a_subscription(server: Server) -> None:
     gone, other = server.client(), server.client()
     gone.send(FrameKind.LEASE, messages.Lease("mail", 5, wait_ms=1000))
     gone.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 10))
@@ -108,7 +108,7 @@ def test_a_client_that_left_gets_no_lease(server: Server) -> None:
     assert [message.attempt for message in other.lease("mail")] == [1]
 
 
-def test_a_subscription_has_no_more_unsettled_than_its_credit(server: Server) -> None:
+def test_credit_window_limits_the_unsettled_messages_of_a_subscription(server: Server) -> None:
     client = server.client()
     subscription = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 2))
     client.publish("mail", b"1", b"2", b"3")
@@ -119,7 +119,7 @@ def test_a_subscription_has_no_more_unsettled_than_its_credit(server: Server) ->
     assert [message.payload for message in pushed.value.messages] == [b"3"]
 
 
-def test_an_ack_and_the_push_that_follows_are_one_commit() -> None:
+def test_group_commit_holds_an_ack_and_the_push_that_follows() -> None:
     store = FailingStore(MemoryStore())
     client = Server(store).client()
     subscription = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 1))
@@ -132,7 +132,7 @@ def test_an_ack_and_the_push_that_follows_are_one_commit() -> None:
     assert store.commits == before + 1
 
 
-def test_a_lapsed_lease_counts_no_longer_but_an_extended_one_does(server: Server) -> None:
+def test_credit_window_frees_an_expired_lease_and_keeps_an_extended_one(server: Server) -> None:
     client = server.client()
     subscription = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 1))
     client.publish("mail", b"1", b"2")
@@ -145,7 +145,7 @@ def test_a_lapsed_lease_counts_no_longer_but_an_extended_one_does(server: Server
     assert second.value.messages[0].payload == b"2"
 
 
-def test_leases_held_from_an_earlier_connection_count(server: Server) -> None:
+def test_credit_window_counts_leases_held_from_an_earlier_connection(server: Server) -> None:
     client = server.client()
     client.publish("mail", b"1", b"2")
     [message] = client.lease("mail")
@@ -158,7 +158,7 @@ def test_leases_held_from_an_earlier_connection_count(server: Server) -> None:
     assert [message.payload for message in again.heard(subscription)[0].value.messages] == [b"2"]
 
 
-def test_a_cancelled_subscription_gets_nothing_more(server: Server) -> None:
+def test_cancel_of_a_subscription_stops_its_messages(server: Server) -> None:
     client = server.client()
     subscription = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 2))
     assert client.ask(FrameKind.CANCEL, messages.Cancel(subscription)).value.value is True
@@ -167,7 +167,7 @@ def test_a_cancelled_subscription_gets_nothing_more(server: Server) -> None:
     assert client.heard(subscription) == []
 
 
-def test_the_policy_comes_with_the_first_push_and_when_it_changed(server: Server) -> None:
+def test_policy_is_sent_with_the_first_push_and_after_a_change(server: Server) -> None:
     client = server.client()
     subscription = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 10))
     client.publish("mail", b"1")
@@ -179,7 +179,7 @@ def test_the_policy_comes_with_the_first_push_and_when_it_changed(server: Server
     assert '"visibilityTimeoutSec":7' in texts[2]
 
 
-def test_large_messages_are_handed_out_by_bytes() -> None:
+def test_lease_of_large_messages_is_limited_by_bytes() -> None:
     server = Server()
     client = server.client()
     for _ in range(80):
@@ -189,7 +189,7 @@ def test_large_messages_are_handed_out_by_bytes() -> None:
     assert len(client.lease("mail", 80)) == 12
 
 
-def test_headers_count_in_what_is_handed_out_at_once() -> None:
+def test_lease_byte_limit_includes_the_headers() -> None:
     server = Server()
     client = server.client()
     header = '{"attributes":{"a":"' + "x" * 60_000 + '"}}'
@@ -198,7 +198,7 @@ def test_headers_count_in_what_is_handed_out_at_once() -> None:
     assert len(client.lease("mail", 80)) == 34
 
 
-def test_a_subscription_gets_all_large_messages(server: Server) -> None:
+def test_subscription_gets_all_large_messages(server: Server) -> None:
     client = server.client()
     for _ in range(20):
         client.publish("mail", b"x" * 60_000)
@@ -210,7 +210,7 @@ def test_a_subscription_gets_all_large_messages(server: Server) -> None:
 # -- bounds ---------------------------------------------------------------------------------------------------------
 
 
-def test_frames_past_the_pending_limit_wait_until_others_are_answered(server: Server) -> None:
+def test_pipelining_holds_frames_past_the_pending_limit_until_others_are_answered(server: Server) -> None:
     client = server.client()
     client.session.max_pending = 8
     frame = messages.frame(FrameKind.PUBLISH, 1, messages.Publish("mail", [messages.OutgoingMessageBody(b"x", False)]))
@@ -227,7 +227,7 @@ def test_frames_past_the_pending_limit_wait_until_others_are_answered(server: Se
     assert client.session.held == 0
 
 
-def test_nothing_is_pushed_to_a_client_that_does_not_read(server: Server) -> None:
+def test_backpressure_stops_pushing_to_a_client_that_does_not_read(server: Server) -> None:
     slow, other = server.client(), server.client()
     slow.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 100))
     slow.session.is_write_paused = True
@@ -239,7 +239,7 @@ def test_nothing_is_pushed_to_a_client_that_does_not_read(server: Server) -> Non
     assert [message.payload for message in slow.answers[0].value.messages] == [b"2"]
 
 
-def test_too_many_waiting_leases_are_refused(server: Server) -> None:
+def test_lease_beyond_the_waiting_limit_is_rejected(server: Server) -> None:
     client = server.client()
     for _ in range(MAX_WAITING_LEASES):
         client.send(FrameKind.LEASE, messages.Lease("mail", 1, wait_ms=1000))
@@ -247,7 +247,7 @@ def test_too_many_waiting_leases_are_refused(server: Server) -> None:
     assert (answer.kind, answer.value.field) == (FrameKind.ERROR, "request")
 
 
-def test_too_many_subscriptions_are_refused(server: Server) -> None:
+def test_subscription_beyond_the_limit_is_rejected(server: Server) -> None:
     client = server.client()
     for _ in range(MAX_SUBSCRIPTIONS):
         client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 1))
@@ -298,7 +298,7 @@ def test_too_many_subscriptions_are_refused(server: Server) -> None:
         (FrameKind.WELCOME, messages.Welcome("a", "b", "c", 1), "kind"),
     ],
 )
-def test_a_bad_request_names_what_is_wrong_and_the_connection_goes_on(
+def test_request_with_an_invalid_field_is_rejected_by_name_and_the_connection_continues(
     server: Server, kind: FrameKind, body: messages.Hello, field: str | None
 ) -> None:
     client = server.client()
@@ -320,7 +320,7 @@ def test_a_bad_request_names_what_is_wrong_and_the_connection_goes_on(
         (0, b"\x90", "kind"),
     ],
 )
-def test_a_body_that_cannot_be_read_is_answered_by_its_number(
+def test_frame_body_that_cannot_be_decoded_is_answered_with_its_request_number(
     server: Server, kind: int, body: bytes, field: str
 ) -> None:
     client = server.client()
@@ -338,7 +338,9 @@ def test_a_body_that_cannot_be_read_is_answered_by_its_number(
         (HEAD.pack(MAX_FRAME + 1, VERSION, 3, 0, 1), "too_large"),
     ],
 )
-def test_a_broken_stream_is_answered_once_and_closed(server: Server, head: bytes, code: str) -> None:
+def test_frame_head_that_is_invalid_is_answered_once_and_closes_the_connection(
+    server: Server, head: bytes, code: str
+) -> None:
     client = server.client()
     client.session.receive(head + b"\x90" * 10)
     [answer] = client.answers
@@ -346,7 +348,7 @@ def test_a_broken_stream_is_answered_once_and_closed(server: Server, head: bytes
     assert client.is_closed
 
 
-def test_what_the_store_refuses_is_said_and_the_next_request_works() -> None:
+def test_store_error_is_returned_and_the_next_request_works() -> None:
     store = FailingStore(MemoryStore())
     server = Server(store)
     client = server.client()
@@ -357,7 +359,7 @@ def test_what_the_store_refuses_is_said_and_the_next_request_works() -> None:
     assert client.call("counts", queue="mail")["ready"] == 1
 
 
-def test_who_waits_is_served_after_the_store_works_again() -> None:
+def test_wait_list_is_served_after_the_store_recovers() -> None:
     store = FailingStore(MemoryStore())
     server = Server(store)
     client, producer = server.client(), server.client()
@@ -376,7 +378,7 @@ def test_who_waits_is_served_after_the_store_works_again() -> None:
 # -- the end --------------------------------------------------------------------------------------------------------
 
 
-def test_a_stopping_server_answers_who_waits_and_says_goodbye(server: Server) -> None:
+def test_stop_answers_waiting_leases_and_open_requests_and_sends_bye(server: Server) -> None:
     client = server.client()
     waiting = client.send(FrameKind.LEASE, messages.Lease("mail", 1, wait_ms=60_000))
     client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 1))
@@ -389,7 +391,7 @@ def test_a_stopping_server_answers_who_waits_and_says_goodbye(server: Server) ->
     assert [answer.kind for answer in client.answers] == [FrameKind.BYE]
 
 
-def test_goodbye_of_a_client_closes(server: Server) -> None:
+def test_bye_of_a_client_closes_the_connection(server: Server) -> None:
     client = server.client()
     client.send(FrameKind.BYE, messages.Empty())
     assert client.is_closed
@@ -398,7 +400,7 @@ def test_goodbye_of_a_client_closes(server: Server) -> None:
 # -- at rest ----------------------------------------------------------------------------------------------------------
 
 
-def test_consumers_that_wait_in_a_quiet_server_cost_no_write(tmp_path: Path) -> None:
+def test_idle_server_with_waiting_consumers_writes_nothing_to_disk(tmp_path: Path) -> None:
     store = ServedSqliteStore(tmp_path / "queue.db", durability="os", seconds=None)
     server = Server(store)
     client = server.client()

@@ -18,7 +18,7 @@ def payloads(answers: list[Answer]) -> list[bytes]:
     return [message.payload for answer in answers for message in answer.value.messages]
 
 
-def test_it_reaches_the_one_it_is_for_whoever_waits_before(server: Server) -> None:
+def test_target_consumer_gets_its_message_past_earlier_waiters(server: Server) -> None:
     client = server.client()
     first, second, third = (waits(client, server, name) for name in ("anna", "berta", "carla"))
     client.publish("mail", b"for berta", targetConsumerId="berta")
@@ -27,7 +27,7 @@ def test_it_reaches_the_one_it_is_for_whoever_waits_before(server: Server) -> No
     assert [payloads(client.heard(number)) for number in (first, third)] == [[b"for anyone"], []], "anna kept her turn"
 
 
-def test_who_begins_to_wait_gets_what_is_there_for_them(server: Server) -> None:
+def test_target_consumer_that_starts_to_wait_gets_its_stored_message(server: Server) -> None:
     client = server.client()
     client.publish("mail", b"for carla", targetConsumerId="carla")
     first, second = waits(client, server, "anna"), waits(client, server, "berta")
@@ -36,7 +36,7 @@ def test_who_begins_to_wait_gets_what_is_there_for_them(server: Server) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 3, 40])
-def test_each_gets_their_own_of_many(server: Server, count: int) -> None:
+def test_target_consumers_each_get_their_own_of_many_messages(server: Server, count: int) -> None:
     """Fewer targets than consumers that wait, and more."""
     client = server.client()
     names = [f"worker-{n}" for n in range(5)]
@@ -49,7 +49,7 @@ def test_each_gets_their_own_of_many(server: Server, count: int) -> None:
     ]
 
 
-def test_a_subscription_gets_its_own_when_it_has_credit_again(server: Server) -> None:
+def test_target_consumer_subscription_gets_its_message_when_it_has_credit_again(server: Server) -> None:
     client = server.client()
     other = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 1, None, "anna"))
     mine = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 1, None, "berta"))
@@ -62,7 +62,7 @@ def test_a_subscription_gets_its_own_when_it_has_credit_again(server: Server) ->
     assert not any(answer.kind is FrameKind.DELIVER for answer in client.heard(other))
 
 
-def test_the_next_one_of_a_group_goes_to_who_waits_for_it(server: Server) -> None:
+def test_target_consumer_that_waits_gets_the_next_message_of_a_group(server: Server) -> None:
     client = server.client()
     client.publish("mail", b"1", groupId="order-7")
     client.publish("mail", b"2", groupId="order-7", targetConsumerId="berta")

@@ -20,7 +20,7 @@ from yirangmq.wire.frames import FrameKind
 pytestmark = pytest.mark.parametrize("kind", LOOPS)
 
 
-def test_history_and_live_come_over_tls_too(kind: str, tmp_path: Path) -> None:
+def test_catchup_and_live_records_arrive_over_tls(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         tls = server_context(tmp_path)
         async with live(tmp_path, tls=tls) as server, dial(server, tls=client_context(tmp_path)) as follower:
@@ -37,7 +37,7 @@ def test_history_and_live_come_over_tls_too(kind: str, tmp_path: Path) -> None:
     run_loop(main(), LOOPS[kind])
 
 
-def test_a_slow_reader_over_tls_misses_nothing(kind: str, tmp_path: Path) -> None:
+def test_backpressure_of_a_slow_reader_over_tls_loses_no_record(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         settings = TopicSettings(buffer_bytes=200_000)
         tls, trust = server_context(tmp_path), client_context(tmp_path)
@@ -52,7 +52,7 @@ def test_a_slow_reader_over_tls_misses_nothing(kind: str, tmp_path: Path) -> Non
     run_loop(main(), LOOPS[kind])
 
 
-def test_answers_come_between_the_records_of_a_recovery(kind: str, tmp_path: Path) -> None:
+def test_catchup_lets_responses_pass_between_its_records(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with live(tmp_path) as server, dial(server) as follower:
             await server.fill(5000, 1000)
@@ -69,7 +69,7 @@ def test_answers_come_between_the_records_of_a_recovery(kind: str, tmp_path: Pat
     run_loop(main(), LOOPS[kind])
 
 
-def test_numbers_of_descriptors_used_again_mix_nobody(kind: str, tmp_path: Path) -> None:
+def test_catchup_with_reused_file_descriptors_mixes_up_no_clients(kind: str, tmp_path: Path) -> None:
     """Clients that go in the middle of their recovery leave their numbers to others; each gets its own records."""
 
     async def main() -> None:
@@ -97,7 +97,7 @@ def open_file_count() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_nothing_stays_open_when_clients_are_gone(kind: str, tmp_path: Path) -> None:
+def test_catchup_leaves_no_file_open_after_disconnects(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with live(tmp_path, log=SMALL._replace(ahead=False)) as server:
             await server.fill(500, 1000)
@@ -115,7 +115,7 @@ def test_nothing_stays_open_when_clients_are_gone(kind: str, tmp_path: Path) -> 
     run_loop(main(), LOOPS[kind])
 
 
-def test_a_stalled_client_is_polled_and_one_worker_serves_the_others(kind: str, tmp_path: Path) -> None:
+def test_catchup_of_a_stalled_client_is_closed_while_one_worker_serves_the_others(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         settings = TopicSettings(workers=1, pacing=CatchupPacing(stall_seconds=2))
         async with live(tmp_path, settings) as server, dial(server, receive=4096) as stalled, dial(server) as other:
@@ -137,7 +137,9 @@ async def refused(follower: Follower, kind: FrameKind, body: Any) -> tuple[str, 
     return said.value.code, said.value.field
 
 
-def test_what_cannot_be_asked_is_refused_by_its_field_and_the_connection_goes_on(kind: str, tmp_path: Path) -> None:
+def test_topic_request_that_is_invalid_is_rejected_by_field_and_the_connection_continues(
+    kind: str, tmp_path: Path
+) -> None:
     subscribe, cannot = FrameKind.TOPIC_SUBSCRIBE, messages.TopicSubscribe
     wrong: list[tuple[FrameKind, Any, tuple[str, str | None]]] = [
         (subscribe, cannot(["no/slash"]), ("bad_input", "topics")),
@@ -181,7 +183,9 @@ def test_what_cannot_be_asked_is_refused_by_its_field_and_the_connection_goes_on
     run_loop(main(), LOOPS[kind])
 
 
-def test_a_start_that_is_no_longer_kept_is_told_with_both_numbers(kind: str, tmp_path: Path) -> None:
+def test_retention_error_of_a_subscribe_names_the_requested_and_the_first_kept_sequence(
+    kind: str, tmp_path: Path
+) -> None:
     async def main() -> None:
         async with live(tmp_path) as server, dial(server) as follower:
             await server.fill(2000, 200)
@@ -196,7 +200,7 @@ def test_a_start_that_is_no_longer_kept_is_told_with_both_numbers(kind: str, tmp
     run_loop(main(), LOOPS[kind])
 
 
-def test_a_time_is_found_in_the_log(kind: str, tmp_path: Path) -> None:
+def test_topic_subscription_starts_at_a_time(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with live(tmp_path) as server, dial(server) as follower, dial(server) as late:
             await server.fill(500)
@@ -234,7 +238,7 @@ async def _look(server: Live, follower: Follower) -> None:
     assert rest["next"] == 11
 
 
-def test_a_page_of_what_is_rare_ends_after_a_while_and_says_where_to_go_on(kind: str, tmp_path: Path) -> None:
+def test_topic_read_of_a_rare_topic_ends_after_a_bounded_scan_with_the_next_position(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
         async with live(tmp_path) as server, dial(server) as asking:
             await server.fill(MAX_SCANNED_RECORDS + 10, size=10, topics=("a",))
@@ -256,7 +260,9 @@ def test_a_page_of_what_is_rare_ends_after_a_while_and_says_where_to_go_on(kind:
     run_loop(main(), LOOPS[kind])
 
 
-def test_the_methods_tell_of_topics_subscribers_and_cursors(kind: str, tmp_path: Path) -> None:
+def test_topic_methods_list_topics_subscribers_and_cursors_drop_a_cursor_and_trim_the_log(
+    kind: str, tmp_path: Path
+) -> None:
     async def main() -> None:
         async with live(tmp_path) as server, dial(server) as asking:
             assert (await _call(asking, "topics"))["topics"] == []

@@ -24,7 +24,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_message_goes_there_and_back(server: LiveServer, version: str, mode: str) -> None:
+def test_stomp_client_message_round_trips_in_every_version_and_ack_mode(
+    server: LiveServer, version: str, mode: str
+) -> None:
     client = server.connected(version)
     destination = f"/queue/back-{version}-{mode}"
     body = bytes(range(256))
@@ -40,7 +42,7 @@ def test_a_message_goes_there_and_back(server: LiveServer, version: str, mode: s
         until(lambda: queues.counts(destination.removeprefix("/queue/")).done == 1)
 
 
-def test_a_nack_comes_again(server: LiveServer) -> None:
+def test_stomp_client_nack_is_redelivered_and_then_a_dead_letter(server: LiveServer) -> None:
     with connect(server.unix) as queues:
         queues.set_policy("again", {"retry": {"limit": 1, "initialDelaySec": 0, "maxDelaySec": 0}})
         client = server.connected("1.1")
@@ -54,7 +56,9 @@ def test_a_nack_comes_again(server: LiveServer) -> None:
 
 
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_a_transaction(server: LiveServer, version: str, is_committed: bool) -> None:
+def test_stomp_client_transaction_is_committed_or_aborted_as_a_whole(
+    server: LiveServer, version: str, is_committed: bool
+) -> None:
     client, queue = server.connected(version), f"transaction-{version}-{is_committed}"
     client.send(f"/queue/{queue}-in", b"work")
     client.confirm(client.line.subscribe, f"/queue/{queue}-in", id="1", ack="client")
@@ -69,7 +73,7 @@ def test_a_transaction(server: LiveServer, version: str, is_committed: bool) -> 
         assert queues.counts(f"{queue}-in").done == is_committed
 
 
-def test_topics_and_durable_subscriptions(server: LiveServer) -> None:
+def test_stomp_client_durable_topic_subscription_gets_records_sent_while_disconnected(server: LiveServer) -> None:
     name = {"activemq.subscriptionName": "main"}
     client = server.client()
     client.connect(headers={"client-id": "billing"})
@@ -87,14 +91,14 @@ def test_topics_and_durable_subscriptions(server: LiveServer) -> None:
     assert (message.body, message.headers["destination"]) == (b"2", "/topic/news.a")
 
 
-def test_heart_beats_in_both_directions(server: LiveServer) -> None:
+def test_stomp_heartbeat_runs_in_both_directions(server: LiveServer) -> None:
     client = server.client(heartbeats=(2000, 2000))
     client.connect()
     until(lambda: client.heard.beats >= 2)
     assert client.line.is_connected()
 
 
-def test_an_error_says_what_to_do(server: LiveServer) -> None:
+def test_stomp_error_for_an_unknown_destination_names_the_valid_prefixes(server: LiveServer) -> None:
     client = server.connected()
     client.line.send("/nowhere/x", b"x")
     until(lambda: client.heard.errors)
@@ -103,7 +107,7 @@ def test_an_error_says_what_to_do(server: LiveServer) -> None:
     assert client.heard.is_over.wait(PATIENCE)
 
 
-def test_a_lost_client_gives_back_at_once(server: LiveServer) -> None:
+def test_stomp_disconnect_returns_leased_messages_at_once(server: LiveServer) -> None:
     first, second = server.connected(), server.connected()
     first.send("/queue/lost", b"1")
     first.confirm(first.line.subscribe, "/queue/lost", id="1", ack="client")
@@ -114,7 +118,7 @@ def test_a_lost_client_gives_back_at_once(server: LiveServer) -> None:
     assert message.headers["JMSXDeliveryCount"] == "2"
 
 
-def test_many_clients_share_a_queue(server: LiveServer) -> None:
+def test_stomp_clients_share_a_queue(server: LiveServer) -> None:
     consumers = [server.connected() for _ in range(4)]
     for one in consumers:
         one.confirm(one.line.subscribe, "/queue/shared", id="1", ack="auto", headers={"activemq.prefetchSize": "10"})
@@ -126,7 +130,7 @@ def test_many_clients_share_a_queue(server: LiveServer) -> None:
     assert sorted(bodies) == list(range(200))
 
 
-def test_what_operators_see(server: LiveServer) -> None:
+def test_stomp_connections_are_shown_in_status_consumer_list_and_metrics(server: LiveServer) -> None:
     client = server.connected(headers={"client-id": "seen"})
     client.confirm(client.line.subscribe, "/queue/seen", id="1", ack="client")
     with connect(server.unix) as queues:
@@ -140,7 +144,7 @@ def test_what_operators_see(server: LiveServer) -> None:
         assert 'yirangmq_stomp_frames_total{command="SUBSCRIBE"}' in queues.call("metrics")
 
 
-def test_tokens_and_tls(tmp_path: Path) -> None:
+def test_stomp_tls_connection_requires_a_token(tmp_path: Path) -> None:
     grants = (AccessGrant("a-good-token"),)
     with live(tmp_path / "d", grants, server_context(tmp_path)) as server:
         client = server.client()
@@ -155,7 +159,7 @@ def test_tokens_and_tls(tmp_path: Path) -> None:
         assert "CONNECT with a token" in error.headers["message"]
 
 
-def test_one_that_wants_no_receipts_is_read_from_again_when_its_messages_are_stored(tmp_path: Path) -> None:
+def test_stomp_backpressure_of_a_sender_without_receipts_ends_when_its_messages_are_stored(tmp_path: Path) -> None:
     """With so few allowed to be under way it is not read from again and again; nothing is sent to it meanwhile."""
     with live(tmp_path / "d", max_pending=1) as small:
         sender = small.connected()
@@ -166,7 +170,7 @@ def test_one_that_wants_no_receipts_is_read_from_again_when_its_messages_are_sto
             assert queues.counts("many").ready == 301
 
 
-def test_a_client_that_does_not_read_costs_little_and_hurts_nobody(server: LiveServer) -> None:
+def test_stomp_backpressure_bounds_memory_of_a_slow_client_and_does_not_affect_others(server: LiveServer) -> None:
     """Forty megabytes wait; it is sent a few, and the others go on."""
     body = b"x" * 200_000
     with socket.create_connection(("127.0.0.1", server.port)) as line:

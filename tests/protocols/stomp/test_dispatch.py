@@ -12,7 +12,7 @@ def new(server: StompServer, client: Stomp) -> list[bytes]:
     return found
 
 
-def test_they_take_turns_with_consumers_at_other_doors(server: StompServer) -> None:
+def test_dispatch_round_robin_includes_stomp_and_native_consumers(server: StompServer) -> None:
     native = server.client()
     native.call("dispatch_set", queue="mail", members={"strategy": "round_robin"})
     ours = native.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 10, None, "native"))
@@ -25,7 +25,7 @@ def test_they_take_turns_with_consumers_at_other_doors(server: StompServer) -> N
     assert [m.payload for a in native.heard(ours) for m in a.value.messages] == [b"0", b"3"]
 
 
-def test_in_strict_order_the_next_comes_when_the_one_before_is_acked_also_by_itself(server: StompServer) -> None:
+def test_dispatch_ordered_delivers_the_next_message_after_an_automatic_stomp_ack(server: StompServer) -> None:
     native = server.client()
     native.call("dispatch_set", queue="mail", members={"strategy": "ordered"})
     client = server.connected()
@@ -35,7 +35,7 @@ def test_in_strict_order_the_next_comes_when_the_one_before_is_acked_also_by_its
     assert [row["status"] for row in native.call("deliveries", queue="mail")] == ["DELIVERED"] * 3
 
 
-def test_a_client_with_a_name_finds_its_copies_when_it_comes_again(server: StompServer) -> None:
+def test_dispatch_broadcast_keeps_copies_for_a_named_stomp_client_until_it_reconnects(server: StompServer) -> None:
     native = server.client()
     native.call("dispatch_set", queue="mail", members={"strategy": "broadcast"})
     first, other = (server.connected(**{"client-id": name}) for name in ("ledger", "other"))

@@ -25,7 +25,7 @@ def envelope(server: StompServer, queue: str = "mail") -> Envelope:
 
 
 @pytest.mark.parametrize("mode", ["auto", "client", "client-individual"])
-def test_a_message_goes_there_and_back(server: StompServer, version: str, mode: str) -> None:
+def test_stomp_message_round_trips_in_every_version_and_ack_mode(server: StompServer, version: str, mode: str) -> None:
     client = server.connected(version)
     body = bytes(range(256))
     client.send("/queue/mail", body, colour="re:d\\", correlation_id="c-1", reply_to="/queue/back", type="order")
@@ -47,7 +47,7 @@ def test_a_message_goes_there_and_back(server: StompServer, version: str, mode: 
     assert len(cards(server, State.DONE)) == 1
 
 
-def test_a_1_0_client_may_leave_the_subscription_without_a_name(server: StompServer) -> None:
+def test_stomp_1_0_subscription_needs_no_id(server: StompServer) -> None:
     client = server.connected(V10)
     client.do("SUBSCRIBE", destination="/queue/mail", ack="client")
     client.send("/queue/mail", b"x")
@@ -58,7 +58,7 @@ def test_a_1_0_client_may_leave_the_subscription_without_a_name(server: StompSer
     assert client.do("UNSUBSCRIBE", destination="/queue/mail", receipt="u")[0].command == "RECEIPT"
 
 
-def test_headers_nobody_knows_are_kept_and_seen_at_other_doors(server: StompServer) -> None:
+def test_stomp_unknown_headers_are_attributes_in_other_protocols(server: StompServer) -> None:
     client = server.connected()
     client.send("/queue/mail", b'{"a": 1}', content_type="application/json", x_mine="y", persistent="true")
     [message] = server.client().lease("mail")
@@ -66,7 +66,7 @@ def test_headers_nobody_knows_are_kept_and_seen_at_other_doors(server: StompServ
     assert message.header == '{"attributes":{"x-mine":"y","persistent":"true"}}'
 
 
-def test_messages_of_other_doors_are_understood(server: StompServer) -> None:
+def test_stomp_headers_are_made_from_messages_of_other_protocols(server: StompServer) -> None:
     attributes = {"priority": 2, "n": 7, "yes": True, "no": None, "destination": "x", "a\nb": "c"}
     header = dumps({"type": "order", "contentType": "text/plain", "groupId": "g", "attributes": attributes}).decode()
     new = messages.OutgoingMessageBody(b"hi", False, header=header)
@@ -80,7 +80,7 @@ def test_messages_of_other_doors_are_understood(server: StompServer) -> None:
     assert "no" not in message.headers
 
 
-def test_what_arrives_in_one_read_is_one_commit() -> None:
+def test_group_commit_takes_all_sends_of_one_read() -> None:
     store = FailingStore(MemoryStore())
     server = StompServer(store)
     client = server.connected()
@@ -89,7 +89,7 @@ def test_what_arrives_in_one_read_is_one_commit() -> None:
     assert store.commits == before + 1
 
 
-def test_a_receipt_is_sent_when_it_is_on_disk_and_not_when_the_disk_refuses() -> None:
+def test_stomp_receipt_is_not_sent_when_the_commit_fails() -> None:
     store = FailingStore(MemoryStore())
     server = StompServer(store)
     client = server.connected()
@@ -104,7 +104,7 @@ def test_a_receipt_is_sent_when_it_is_on_disk_and_not_when_the_disk_refuses() ->
 # -- order, time ------------------------------------------------------------------------------------------------------
 
 
-def test_a_larger_priority_goes_first_and_none_goes_last(server: StompServer) -> None:
+def test_priority_larger_is_delivered_first_and_none_last(server: StompServer) -> None:
     client = server.connected()
     for priority in ("0", "9", "4"):
         client.send("/queue/mail", priority.encode(), priority=priority)
@@ -116,7 +116,7 @@ def test_a_larger_priority_goes_first_and_none_goes_last(server: StompServer) ->
         assert [message.rank for message in transaction.scan("mail", State.LEASED, 3).messages][:1] == [9]
 
 
-def test_a_delayed_message_waits(server: StompServer) -> None:
+def test_delayed_message_is_delivered_after_its_delay(server: StompServer) -> None:
     client = server.connected()
     client.do("SUBSCRIBE", id="0", destination="/queue/mail", ack="auto")
     raw = b"SEND\ndestination:/queue/mail\nAMQ_SCHEDULED_DELAY:5000\n\nlater\0"
@@ -127,7 +127,7 @@ def test_a_delayed_message_waits(server: StompServer) -> None:
     assert bodies(client.heard()) == [b"later"]
 
 
-def test_a_message_past_its_time_is_not_delivered(server: StompServer) -> None:
+def test_expiry_of_a_message_prevents_its_delivery(server: StompServer) -> None:
     client = server.connected()
     soon = server.clock.now_ms() + 1000
     client.send("/queue/mail", b"late", expires=str(soon))
@@ -137,14 +137,14 @@ def test_a_message_past_its_time_is_not_delivered(server: StompServer) -> None:
 
 
 @pytest.mark.parametrize("name", ["mail", "/queue/mail"])
-def test_a_bare_name_is_a_queue_as_activemq_has_it(server: StompServer, name: str) -> None:
+def test_destination_without_a_prefix_is_a_queue(server: StompServer, name: str) -> None:
     client = server.connected()
     client.send(name, b"x")
     [message] = client.subscribe(name, "auto")
     assert message.headers["destination"] == "/queue/mail"
 
 
-def test_messages_of_a_group_come_one_at_a_time(server: StompServer) -> None:
+def test_group_messages_are_delivered_one_at_a_time(server: StompServer) -> None:
     client = server.connected()
     for body in (b"1", b"2"):
         client.raw(b"SEND\ndestination:/queue/mail\nJMSXGroupID:g\n\n" + body + b"\0")
@@ -153,7 +153,7 @@ def test_messages_of_a_group_come_one_at_a_time(server: StompServer) -> None:
     assert bodies(client.ack(first)) == [b"2"]
 
 
-def test_a_message_with_a_known_key_is_not_stored_twice(server: StompServer) -> None:
+def test_dedup_stores_a_message_with_a_known_key_once(server: StompServer) -> None:
     client = server.connected()
     for _ in range(2):
         client.raw(b"SEND\ndestination:/queue/mail\n_AMQ_DUPL_ID:k\n\nx\0")
@@ -164,7 +164,7 @@ def test_a_message_with_a_known_key_is_not_stored_twice(server: StompServer) -> 
 
 
 @pytest.mark.parametrize("version", [V11, V12])
-def test_an_ack_is_for_all_before_it_in_client_mode(server: StompServer, version: str) -> None:
+def test_stomp_ack_in_client_mode_is_cumulative(server: StompServer, version: str) -> None:
     client = server.connected(version)
     client.send("/queue/mail", b"1", b"2", b"3")
     messages = client.subscribe("/queue/mail", "client")
@@ -175,7 +175,7 @@ def test_an_ack_is_for_all_before_it_in_client_mode(server: StompServer, version
 
 
 @pytest.mark.parametrize("version", [V11, V12])
-def test_an_ack_is_for_one_in_individual_mode(server: StompServer, version: str) -> None:
+def test_stomp_ack_in_individual_mode_is_for_one_message(server: StompServer, version: str) -> None:
     client = server.connected(version)
     client.send("/queue/mail", b"1", b"2", b"3")
     messages = client.subscribe("/queue/mail")
@@ -184,7 +184,7 @@ def test_an_ack_is_for_one_in_individual_mode(server: StompServer, version: str)
     assert bodies(server.connected(version).subscribe("/queue/mail")) == [b"1", b"3"]
 
 
-def test_nothing_is_to_be_acked_in_auto_mode(server: StompServer, version: str) -> None:
+def test_stomp_ack_in_auto_mode_is_an_error(server: StompServer, version: str) -> None:
     client = server.connected(version)
     client.send("/queue/mail", b"1")
     [message] = client.subscribe("/queue/mail", "auto")
@@ -192,7 +192,7 @@ def test_nothing_is_to_be_acked_in_auto_mode(server: StompServer, version: str) 
     assert "is not held" in error_of(client.do("ACK", **name))
 
 
-def test_what_needs_no_ack_is_done_with_in_one_commit_for_all() -> None:
+def test_stomp_ack_auto_mode_settles_the_messages_of_all_clients_in_one_commit() -> None:
     store = FailingStore(MemoryStore())
     server = StompServer(store)
     for _ in range(5):
@@ -204,7 +204,7 @@ def test_what_needs_no_ack_is_done_with_in_one_commit_for_all() -> None:
     assert len(cards(server, State.DONE)) == 5
 
 
-def test_what_needs_no_ack_joins_a_commit_that_there_is_anyway() -> None:
+def test_stomp_ack_auto_mode_settles_with_the_next_commit_if_there_is_one() -> None:
     store = FailingStore(MemoryStore())
     server = StompServer(store)
     server.connected().subscribe("/queue/mail", "auto")
@@ -220,7 +220,7 @@ def test_what_needs_no_ack_joins_a_commit_that_there_is_anyway() -> None:
 
 
 @pytest.mark.parametrize("is_polite", [True, False])
-def test_what_was_sent_without_ack_does_not_come_again_if_the_client_goes_at_once(
+def test_stomp_ack_auto_mode_does_not_redeliver_after_an_immediate_disconnect(
     server: StompServer, is_polite: bool
 ) -> None:
     client = server.connected()
@@ -230,7 +230,7 @@ def test_what_was_sent_without_ack_does_not_come_again_if_the_client_goes_at_onc
     assert len(cards(server, State.DONE)) == 1
 
 
-def test_a_group_does_not_wait_for_what_needs_no_ack(server: StompServer) -> None:
+def test_stomp_ack_auto_mode_does_not_hold_up_a_group(server: StompServer) -> None:
     client = server.connected()
     for body in (b"1", b"2", b"3"):
         client.raw(b"SEND\ndestination:/queue/mail\nJMSXGroupID:g\n\n" + body + b"\0")
@@ -238,7 +238,7 @@ def test_a_group_does_not_wait_for_what_needs_no_ack(server: StompServer) -> Non
 
 
 @pytest.mark.parametrize("version", [V11, V12])
-def test_a_nacked_message_comes_again_as_the_policy_says(server: StompServer, version: str) -> None:
+def test_nack_redelivers_after_the_delay_of_the_policy_and_then_dead_letters(server: StompServer, version: str) -> None:
     client = server.connected(version)
     set_policy(server, "mail", retry={"limit": 1, "initialDelaySec": 5})
     client.send("/queue/mail", b"x")
@@ -254,12 +254,14 @@ def test_a_nacked_message_comes_again_as_the_policy_says(server: StompServer, ve
     assert dead.reason == "HANDLER_ERROR"
 
 
-def test_nack_is_not_in_1_0(server: StompServer) -> None:
+def test_nack_in_stomp_1_0_is_rejected(server: StompServer) -> None:
     client = server.connected(V10)
     assert "NACK is not in STOMP 1.0" in error_of(client.do("NACK", message_id="m"))
 
 
-def test_an_ack_of_what_is_not_held_is_an_error(server: StompServer, version: str) -> None:
+def test_stomp_ack_of_a_message_not_held_is_an_error_and_closes_the_connection(
+    server: StompServer, version: str
+) -> None:
     client = server.connected(version)
     client.send("/queue/mail", b"x")
     [message] = client.subscribe("/queue/mail", "client")
@@ -268,7 +270,7 @@ def test_an_ack_of_what_is_not_held_is_an_error(server: StompServer, version: st
     assert client.is_closed
 
 
-def test_an_ack_that_lost_its_lease_is_an_error_and_never_a_silent_success(server: StompServer) -> None:
+def test_stomp_ack_after_the_lease_was_lost_is_an_error(server: StompServer) -> None:
     client = server.connected()
     client.send("/queue/mail", b"x")
     [message] = client.subscribe("/queue/mail")
@@ -279,7 +281,7 @@ def test_an_ack_that_lost_its_lease_is_an_error_and_never_a_silent_success(serve
 # -- credit -----------------------------------------------------------------------------------------------------------
 
 
-def test_no_more_is_pushed_than_the_prefetch(server: StompServer) -> None:
+def test_credit_window_is_the_prefetch_of_the_subscription(server: StompServer) -> None:
     client = server.connected()
     client.send("/queue/mail", *(b"%d" % n for n in range(5)))
     frames = client.subscribe("/queue/mail", activemq__prefetchSize="2")
@@ -287,13 +289,13 @@ def test_no_more_is_pushed_than_the_prefetch(server: StompServer) -> None:
     assert bodies(client.ack(frames[0])) == [b"2"]
 
 
-def test_a_subscription_that_does_not_say_gets_so_many(server: StompServer) -> None:
+def test_credit_window_has_the_default_prefetch(server: StompServer) -> None:
     server.connected().subscribe("/queue/mail")
     [taker] = server.desk.waiting("mail")
     assert taker.wants() == PREFETCH
 
 
-def test_nothing_is_pushed_to_a_client_that_does_not_read(server: StompServer) -> None:
+def test_backpressure_stops_pushing_to_a_client_that_does_not_read(server: StompServer) -> None:
     slow, quick = server.connected(), server.connected()
     slow.subscribe("/queue/mail", "auto")
     slow.session.is_write_paused = True
@@ -308,7 +310,7 @@ def test_nothing_is_pushed_to_a_client_that_does_not_read(server: StompServer) -
     assert bodies(slow.heard()) == [b"4"]
 
 
-def test_what_a_clogged_client_was_sent_is_not_done_with_until_it_reads(server: StompServer) -> None:
+def test_backpressure_delays_the_auto_ack_until_the_client_reads(server: StompServer) -> None:
     client = server.connected()
     client.send("/queue/mail", b"1")
     push = client.session.queue_leases.push
@@ -327,7 +329,7 @@ def test_what_a_clogged_client_was_sent_is_not_done_with_until_it_reads(server: 
 # -- losing, keeping --------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_connection_gives_back_at_once_in_the_old_order(server: StompServer, version: str) -> None:
+def test_disconnect_returns_messages_at_once_in_their_old_order(server: StompServer, version: str) -> None:
     client = server.connected(version)
     client.send("/queue/mail", b"1", b"2", b"3", b"4")
     client.subscribe("/queue/mail", "client", activemq__prefetchSize="3")
@@ -339,7 +341,7 @@ def test_a_lost_connection_gives_back_at_once_in_the_old_order(server: StompServ
     assert [card.attempt for card in cards(server, State.LEASED)] == [1, 1, 1, 1]
 
 
-def test_unsubscribing_gives_back_too(server: StompServer) -> None:
+def test_unsubscribe_returns_the_messages_held(server: StompServer) -> None:
     client = server.connected()
     client.send("/queue/mail", b"1")
     client.subscribe("/queue/mail")
@@ -347,7 +349,7 @@ def test_unsubscribing_gives_back_too(server: StompServer) -> None:
     assert bodies(server.connected().subscribe("/queue/mail")) == [b"1"]
 
 
-def test_a_client_keeps_what_it_holds_for_as_long_as_it_is_there(server: StompServer) -> None:
+def test_lease_extension_keeps_messages_leased_while_the_client_is_connected(server: StompServer) -> None:
     client = server.connected()
     client.send("/queue/mail", b"1")
     [message] = client.subscribe("/queue/mail")
@@ -395,7 +397,9 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_what_is_wrong_is_said_and_the_connection_closed(server: StompServer, version: str, case: str) -> None:
+def test_stomp_error_of_an_invalid_frame_names_the_problem_and_closes_the_connection(
+    server: StompServer, version: str, case: str
+) -> None:
     raw, words = REFUSALS[case]
     client = server.connected(version)
     said = client.raw(raw)
@@ -405,7 +409,7 @@ def test_what_is_wrong_is_said_and_the_connection_closed(server: StompServer, ve
     assert server.client().call("queues") == []
 
 
-def test_ids_are_needed_from_1_1_on(server: StompServer) -> None:
+def test_stomp_id_headers_are_required_from_1_1_on(server: StompServer) -> None:
     for version in (V11, V12):
         assert "id: is missing" in error_of(server.connected(version).do("SUBSCRIBE", destination="/queue/a"))
         assert "id: is missing" in error_of(server.connected(version).do("UNSUBSCRIBE", destination="/queue/a"))
@@ -413,13 +417,13 @@ def test_ids_are_needed_from_1_1_on(server: StompServer) -> None:
     assert "message-id: is missing" in error_of(server.connected(V11).do("ACK", id="1-1"))
 
 
-def test_a_subscription_has_its_id_for_itself(server: StompServer) -> None:
+def test_stomp_subscription_id_in_use_is_rejected(server: StompServer) -> None:
     client = server.connected()
     client.subscribe("/queue/a")
     assert "'0' is subscribed already" in error_of(client.subscribe("/queue/b"))
 
 
-def test_a_message_too_large_for_its_queue_stops_there(server: StompServer) -> None:
+def test_stomp_error_of_a_message_too_large_stops_the_frames_behind_it(server: StompServer) -> None:
     set_policy(server, "mail", maxBytes=3)
     client = server.connected()
     frames = [
@@ -431,7 +435,7 @@ def test_a_message_too_large_for_its_queue_stops_there(server: StompServer) -> N
     assert bodies(server.connected().subscribe("/queue/mail")) == [b"1"]
 
 
-def test_frames_after_a_refused_one_are_not_done_even_if_they_were_read_before(server: StompServer) -> None:
+def test_stomp_frames_received_before_the_error_of_an_earlier_frame_are_not_executed(server: StompServer) -> None:
     set_policy(server, "mail", maxBytes=3)
     client = server.connected()
     client.session.receive(client.write("SEND", b"toolong", destination="/queue/mail", receipt="1"))
@@ -443,7 +447,7 @@ def test_frames_after_a_refused_one_are_not_done_even_if_they_were_read_before(s
 # -- temporary queues -------------------------------------------------------------------------------------------------
 
 
-def test_an_answer_comes_back_by_a_temporary_queue(server: StompServer) -> None:
+def test_temporary_queue_carries_a_reply_and_is_deleted_with_its_connection(server: StompServer) -> None:
     asking, answering = server.connected(), server.connected()
     asking.subscribe("/temp-queue/back", "auto")
     asking.send("/queue/mail", b"ask", reply_to="/temp-queue/back")
@@ -459,7 +463,7 @@ def held_by(client: Stomp) -> int:
     return client.session.queue_leases.unsettled
 
 
-def test_a_client_is_on_the_roster_while_it_is_subscribed(server: StompServer) -> None:
+def test_consumer_list_shows_a_subscribed_client_that_can_be_paused_and_resumed(server: StompServer) -> None:
     client = server.connected(client_id="billing 7")
     client.send("/queue/mail", b"1", b"2")
     [first, _] = client.subscribe("/queue/mail")

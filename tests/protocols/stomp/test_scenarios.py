@@ -18,7 +18,7 @@ from yirangmq.wire.stomp import VERSIONS
 SECONDS = float(os.environ.get("YIRANGMQ_FUZZ_SECONDS", "60")) / 20
 
 
-def test_a_paused_queue_takes_in_and_hands_out_nothing(server: StompServer) -> None:
+def test_pause_of_a_queue_stops_delivery_and_not_publishing(server: StompServer) -> None:
     client = server.connected()
     client.send("/queue/mail", b"0")
     assert bodies(client.subscribe("/queue/mail", "auto")) == [b"0"]
@@ -29,7 +29,7 @@ def test_a_paused_queue_takes_in_and_hands_out_nothing(server: StompServer) -> N
     assert bodies(client.heard()) == [b"1"]
 
 
-def test_a_full_queue_refuses_and_says_when_to_come_again(server: StompServer) -> None:
+def test_quota_exceeded_is_an_error_with_a_retry_time(server: StompServer) -> None:
     set_policy(server, "mail", quota={"maxMessages": 2})
     client = server.connected()
     said = client.raw(b"".join(client.write("SEND", b"x", destination="/queue/mail", receipt=str(n)) for n in range(3)))
@@ -40,7 +40,7 @@ def test_a_full_queue_refuses_and_says_when_to_come_again(server: StompServer) -
     assert "try again in" in error_of(said)
 
 
-def test_what_does_not_fit_its_schema_is_confirmed_and_lies_among_the_dead_letters(server: StompServer) -> None:
+def test_json_schema_mismatch_makes_a_dead_letter_without_an_error(server: StompServer) -> None:
     set_policy(server, "mail", schemas={"order": {"*": {"type": "object", "required": ["to"]}}})
     client = server.connected()
     client.send("/queue/mail", b"{}", content_type="application/json", type="order")
@@ -49,7 +49,7 @@ def test_what_does_not_fit_its_schema_is_confirmed_and_lies_among_the_dead_lette
     assert [card.reason for card in cards(server, State.DEAD)] == ["VALIDATION_ERROR"]
 
 
-def test_a_message_for_one_consumer_comes_to_the_client_of_that_name(server: StompServer) -> None:
+def test_target_consumer_is_the_client_id(server: StompServer) -> None:
     new = messages.OutgoingMessageBody(b"yours", False, header='{"targetConsumerId":"stomp:billing"}')
     server.client().ask(FrameKind.PUBLISH, messages.Publish("mail", [new]))
     assert server.connected(client_id="other").subscribe("/queue/mail", "auto") == []
@@ -68,7 +68,7 @@ def test_dead_letters_are_redriven_to_the_subscriber(server: StompServer) -> Non
     assert (again.body, again.headers["JMSXDeliveryCount"]) == (b"x", "2")
 
 
-def test_a_queue_with_a_limit_hands_out_no_more_at_a_time(server: StompServer) -> None:
+def test_concurrency_limit_bounds_the_leased_messages_of_a_queue(server: StompServer) -> None:
     set_policy(server, "mail", concurrency=2)
     client = server.connected()
     client.send("/queue/mail", b"1", b"2", b"3")
@@ -77,7 +77,7 @@ def test_a_queue_with_a_limit_hands_out_no_more_at_a_time(server: StompServer) -
     assert bodies(client.ack(messages[0])) == [b"3"]
 
 
-def test_while_the_disk_is_low_sending_is_refused_and_consuming_goes_on(tmp_path: Path) -> None:
+def test_full_disk_rejects_sending_while_consuming_continues(tmp_path: Path) -> None:
     disk = StoreDisk(tmp_path, 0)
     server = StompServer(disk=disk)
     client = server.connected()
@@ -88,7 +88,7 @@ def test_while_the_disk_is_low_sending_is_refused_and_consuming_goes_on(tmp_path
     assert bodies(client.subscribe("/queue/mail", "auto")) == [b"1"]
 
 
-def test_consumers_of_all_doors_share_a_queue(server: StompServer) -> None:
+def test_queue_is_shared_by_stomp_and_native_consumers(server: StompServer) -> None:
     client = server.connected()
     client.send("/queue/mail", b"1", b"2", b"3")
     [mine] = server.client().lease("mail", 1)
@@ -131,7 +131,7 @@ def nearly_right(chance: random.Random, client: Stomp) -> bytes:
     return bytes(raw)
 
 
-def test_frames_that_are_nearly_right_break_nothing() -> None:
+def test_fuzz_damaged_frames_get_known_errors_and_leave_nothing_leased() -> None:
     chance = random.Random(11)
     end = time.monotonic() + SECONDS
     server = StompServer()

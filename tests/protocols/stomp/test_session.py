@@ -13,30 +13,30 @@ from yirangmq.wire.stomp import V10, V11, V12
     ("offered", "chosen"), [("1.0", V10), ("1.1", V11), ("1.2", V12), ("1.0,1.1,1.2", V12), ("1.3, 1.1", V11)]
 )
 @pytest.mark.parametrize("command", ["CONNECT", "STOMP"])
-def test_the_newest_common_version_is_spoken(server: StompServer, command: str, offered: str, chosen: str) -> None:
+def test_stomp_version_is_the_newest_common_one(server: StompServer, command: str, offered: str, chosen: str) -> None:
     [frame] = server.dial().do(command, accept_version=offered)
     assert (frame.command, frame.headers["version"]) == ("CONNECTED", chosen)
     assert frame.headers["server"] == "test/1"
     assert frame.headers["session"]
 
 
-def test_who_offers_nothing_speaks_1_0(server: StompServer) -> None:
+def test_stomp_version_is_1_0_without_an_offer(server: StompServer) -> None:
     [frame] = server.dial().do("CONNECT", login="guest", passcode="guest")
     assert frame.headers["version"] == V10
 
 
-def test_who_offers_nothing_we_know_is_told_what_we_know(server: StompServer) -> None:
+def test_stomp_version_unknown_is_rejected_with_the_supported_versions(server: StompServer) -> None:
     client = server.dial()
     [frame] = client.do("CONNECT", accept_version="2.0")
     assert (frame.command, frame.headers["version"]) == ("ERROR", "1.0,1.1,1.2")
     assert client.is_closed
 
 
-def test_a_second_connect_is_refused(server: StompServer) -> None:
+def test_stomp_connect_repeated_is_rejected(server: StompServer) -> None:
     assert "connected already" in error_of(server.connected().do("CONNECT"))
 
 
-def test_nothing_is_done_before_connect(server: StompServer) -> None:
+def test_stomp_connect_is_required_before_other_frames(server: StompServer) -> None:
     client = server.dial()
     assert "first frame must be CONNECT" in error_of(client.do("SEND", b"x", destination="/queue/a"))
     assert client.is_closed
@@ -44,20 +44,20 @@ def test_nothing_is_done_before_connect(server: StompServer) -> None:
 
 
 @pytest.mark.parametrize("command", ["MESSAGE", "RECEIPT", "ERROR", "CONNECTED", "SUBSCRIBEX"])
-def test_a_frame_that_is_no_clients_is_refused(server: StompServer, version: str, command: str) -> None:
+def test_stomp_command_not_of_a_client_is_rejected(server: StompServer, version: str, command: str) -> None:
     client = server.connected(version)
     assert f"'{command}' is no frame of a client" in error_of(client.do(command, receipt="7"))
     assert client.is_closed
 
 
-def test_an_error_names_the_receipt_of_its_frame(server: StompServer) -> None:
+def test_stomp_error_names_the_receipt_of_its_frame(server: StompServer) -> None:
     [frame] = server.connected().do("BEGIN", receipt="r-9")
     assert frame.headers["receipt-id"] == "r-9"
     assert frame.headers["message"] == "bad_input: transaction: is missing: the name of the transaction"
     assert frame.body.startswith(b"transaction: is missing")
 
 
-def test_only_send_has_a_body(server: StompServer) -> None:
+def test_stomp_body_is_rejected_in_begin(server: StompServer) -> None:
     assert "BEGIN has no body" in error_of(server.connected().do("BEGIN", b"x", transaction="t"))
 
 
@@ -71,19 +71,19 @@ GRANTS = (
 
 
 @pytest.mark.parametrize("headers", [{}, {"passcode": "wrong"}, {"login": "wrong", "passcode": ""}])
-def test_a_client_without_a_token_is_told_how_to_show_one(headers: dict[str, str]) -> None:
+def test_token_missing_or_wrong_is_rejected_with_an_error_that_names_the_header(headers: dict[str, str]) -> None:
     client = StompServer(grants=GRANTS).dial()
     assert "CONNECT with a token of this server as the header passcode" in error_of(client.do("CONNECT", **headers))
     assert client.is_closed
 
 
 @pytest.mark.parametrize("headers", [{"login": "anybody", "passcode": "all-of-it"}, {"login": "all-of-it"}])
-def test_a_token_is_the_passcode_or_the_login(headers: dict[str, str]) -> None:
+def test_token_is_read_from_passcode_or_login(headers: dict[str, str]) -> None:
     client = StompServer(grants=GRANTS).connected(**headers)
     client.send("/queue/anything", b"x")
 
 
-def test_a_token_as_login_is_not_looked_at_beside_a_passcode() -> None:
+def test_token_as_login_is_ignored_beside_a_passcode() -> None:
     """Who has one token could guess others without being slowed down."""
     client = StompServer(grants=GRANTS).connected(login="all-of-it", passcode="sends-only")
     assert "this token does not allow to" in error_of(client.do("SEND", b"x", destination="/queue/post"))
@@ -91,7 +91,7 @@ def test_a_token_as_login_is_not_looked_at_beside_a_passcode() -> None:
     assert "CONNECT with a token" in error_of(refused)
 
 
-def test_a_token_opens_what_it_says_and_nothing_else() -> None:
+def test_token_allows_only_its_scopes_and_queues() -> None:
     server = StompServer(grants=GRANTS)
     server.connected(passcode="sends-only").send("/queue/mail-1", b"x")
     refused = [
@@ -106,7 +106,7 @@ def test_a_token_opens_what_it_says_and_nothing_else() -> None:
 # -- heart-beats ------------------------------------------------------------------------------------------------------
 
 
-def test_beats_are_agreed_on(server: StompServer) -> None:
+def test_stomp_heartbeat_is_negotiated(server: StompServer) -> None:
     [frame] = server.dial().do("CONNECT", accept_version="1.2", heart_beat="4000,6000")
     assert frame.headers["heart-beat"] == f"{MIN_INTERVAL_MS},{MIN_INTERVAL_MS}"
     [frame] = server.dial().do("CONNECT", accept_version="1.2", heart_beat="0,0")
@@ -114,18 +114,18 @@ def test_beats_are_agreed_on(server: StompServer) -> None:
 
 
 @pytest.mark.parametrize("given", ["1000", "a,b", "-1,0", "1,2,3", ""])
-def test_beats_that_cannot_be_read_are_refused(server: StompServer, given: str) -> None:
+def test_stomp_heartbeat_header_that_is_invalid_is_rejected(server: StompServer, given: str) -> None:
     assert "heart-beat: must be two numbers" in error_of(server.dial().do("CONNECT", heart_beat=given))
 
 
-def test_the_server_beats_when_it_has_nothing_to_say(server: StompServer) -> None:
+def test_stomp_heartbeat_is_sent_by_an_idle_server(server: StompServer) -> None:
     client = server.connected(heart_beat="0,1000")
     for _ in range(20):
         server.turns.advance(500)
     assert 9 <= client.beats <= 20
 
 
-def test_a_silent_client_is_sent_away_and_what_it_held_goes_back(server: StompServer) -> None:
+def test_stomp_heartbeat_timeout_closes_a_silent_client_and_returns_its_messages(server: StompServer) -> None:
     client = server.connected(heart_beat="1000,0")
     client.send("/queue/mail", b"x")
     assert bodies(client.subscribe("/queue/mail")) == [b"x"]
@@ -140,7 +140,7 @@ def test_a_silent_client_is_sent_away_and_what_it_held_goes_back(server: StompSe
     assert bodies(server.connected().subscribe("/queue/mail")) == [b"x"]
 
 
-def test_while_we_do_not_listen_a_client_is_not_silent_and_after_that_it_may_be(server: StompServer) -> None:
+def test_stomp_heartbeat_timeout_does_not_run_while_backpressure_pauses_reading(server: StompServer) -> None:
     client = server.connected(heart_beat="1000,0")
     client.session.is_write_paused = True
     for _ in range(10):
@@ -152,7 +152,7 @@ def test_while_we_do_not_listen_a_client_is_not_silent_and_after_that_it_may_be(
     assert "nothing was heard" in error_of(client.heard())
 
 
-def test_a_client_that_promised_nothing_may_be_silent(server: StompServer) -> None:
+def test_stomp_heartbeat_not_promised_allows_a_silent_client(server: StompServer) -> None:
     client = server.connected()
     for _ in range(100):
         server.turns.advance(60_000)
@@ -163,7 +163,7 @@ def test_a_client_that_promised_nothing_may_be_silent(server: StompServer) -> No
 # -- the end ----------------------------------------------------------------------------------------------------------
 
 
-def test_disconnect_is_confirmed_after_everything_before_it(server: StompServer, version: str) -> None:
+def test_disconnect_receipt_follows_all_receipts_before_it(server: StompServer, version: str) -> None:
     client = server.connected(version)
     frames = client.write("SEND", b"x", destination="/queue/mail", receipt="1") + client.write(
         "DISCONNECT", receipt="2"
@@ -173,7 +173,7 @@ def test_disconnect_is_confirmed_after_everything_before_it(server: StompServer,
     assert client.is_closed
 
 
-def test_an_error_is_said_after_the_receipts_of_what_came_before(server: StompServer) -> None:
+def test_stomp_error_follows_the_receipts_of_earlier_frames(server: StompServer) -> None:
     client = server.connected()
     frames = [
         client.write("SEND", b"1", destination="/queue/mail", receipt="1"),
@@ -185,7 +185,7 @@ def test_an_error_is_said_after_the_receipts_of_what_came_before(server: StompSe
     assert bodies(server.connected().subscribe("/queue/mail")) == [b"1"]
 
 
-def test_a_server_that_stops_says_so_and_what_was_held_is_in_line(server: StompServer) -> None:
+def test_stop_sends_an_error_and_returns_held_messages_to_ready(server: StompServer) -> None:
     client = server.connected()
     client.send("/queue/mail", b"x")
     client.subscribe("/queue/mail")
@@ -198,7 +198,7 @@ def test_a_server_that_stops_says_so_and_what_was_held_is_in_line(server: StompS
     assert (message.attempt, message.leases) == (0, 1)
 
 
-def test_what_is_counted(server: StompServer) -> None:
+def test_metrics_count_frames_by_command_and_errors_by_code(server: StompServer) -> None:
     client = server.connected()
     client.send("/queue/mail", b"1", b"2")
     client.subscribe("/queue/mail", "auto")

@@ -9,7 +9,7 @@ from yirangmq.protocols.stomp.topic_subscriptions import PAGE_RECORDS
 from yirangmq.wire.stomp import V11, V12
 
 
-def test_everybody_hears_what_is_sent_while_they_listen(server: StompServer, version: str) -> None:
+def test_topic_record_reaches_every_live_subscriber(server: StompServer, version: str) -> None:
     one, two = server.connected(version), server.connected()
     one.send("/topic/news", b"before")
     one.subscribe("/topic/news", "auto")
@@ -26,7 +26,7 @@ def test_everybody_hears_what_is_sent_while_they_listen(server: StompServer, ver
     ("pattern", "heard"),
     [("a.b", [b"a.b"]), ("a.*", [b"a.b"]), ("a.>", [b"a", b"a.b", b"a.b.c"]), (">", [b"a", b"a.b", b"a.b.c", b"x"])],
 )
-def test_patterns_are_those_of_activemq(server: StompServer, pattern: str, heard: list[bytes]) -> None:
+def test_topic_patterns_are_those_of_activemq(server: StompServer, pattern: str, heard: list[bytes]) -> None:
     client = server.connected()
     client.subscribe(f"/topic/{pattern}", "auto")
     other = server.connected()
@@ -37,7 +37,7 @@ def test_patterns_are_those_of_activemq(server: StompServer, pattern: str, heard
 
 @pytest.mark.parametrize("mode", ["client", "client-individual"])
 @pytest.mark.parametrize("version", [V11, V12])
-def test_the_prefetch_holds_for_topics_too(server: StompServer, version: str, mode: str) -> None:
+def test_credit_window_of_a_topic_subscription_is_its_prefetch(server: StompServer, version: str, mode: str) -> None:
     client = server.connected(version)
     client.subscribe("/topic/news", mode, activemq__prefetchSize="2")
     server.connected().send("/topic/news", b"1", b"2", b"3", b"4")
@@ -49,7 +49,7 @@ def test_the_prefetch_holds_for_topics_too(server: StompServer, version: str, mo
         assert bodies(client.nack(first)) == [b"4"]
 
 
-def test_who_does_not_read_is_sent_the_rest_when_it_does(server: StompServer) -> None:
+def test_backpressure_delays_topic_records_until_the_client_reads(server: StompServer) -> None:
     slow, quick = server.connected(), server.connected()
     slow.subscribe("/topic/news", "auto")
     quick.subscribe("/topic/news", "auto")
@@ -64,7 +64,7 @@ def test_who_does_not_read_is_sent_the_rest_when_it_does(server: StompServer) ->
     assert bodies(slow.heard()) == sent
 
 
-def test_unsubscribed_is_unsubscribed(server: StompServer) -> None:
+def test_unsubscribe_stops_topic_records(server: StompServer) -> None:
     client = server.connected()
     client.subscribe("/topic/news", "auto")
     client.do("UNSUBSCRIBE", id="0", receipt="u")
@@ -72,7 +72,7 @@ def test_unsubscribed_is_unsubscribed(server: StompServer) -> None:
     assert client.heard() == []
 
 
-def test_a_durable_subscriber_hears_what_it_missed_and_what_it_did_not_ack(tmp_path: Path) -> None:
+def test_durable_subscription_resumes_with_missed_and_unacked_records_after_a_restart(tmp_path: Path) -> None:
     server = StompServer(topics=tmp_path / "topics")
     client = server.connected(client_id="billing")
     name = {"activemq__subscriptionName": "main"}
@@ -90,7 +90,7 @@ def test_a_durable_subscriber_hears_what_it_missed_and_what_it_did_not_ack(tmp_p
     again.close()
 
 
-def test_a_durable_name_is_in_one_place(server: StompServer) -> None:
+def test_durable_subscription_opened_again_replaces_the_older_connection(server: StompServer) -> None:
     name = {"activemq__subscriptionName": "main"}
     old, new = server.connected(client_id="billing"), server.connected(client_id="billing")
     old.subscribe("/topic/news", "auto", **name)
@@ -100,7 +100,7 @@ def test_a_durable_name_is_in_one_place(server: StompServer) -> None:
     assert bodies(new.heard()) == [b"1"]
 
 
-def test_a_durable_subscriber_that_unsubscribes_by_name_is_forgotten(server: StompServer) -> None:
+def test_durable_subscription_is_deleted_by_unsubscribe_with_its_name(server: StompServer) -> None:
     name = {"activemq__subscriptionName": "main"}
     client = server.connected(client_id="billing")
     client.subscribe("/topic/news", "auto", **name)
@@ -110,13 +110,13 @@ def test_a_durable_subscriber_that_unsubscribes_by_name_is_forgotten(server: Sto
     assert client.subscribe("/topic/news", "auto", **name) == []
 
 
-def test_a_server_without_topics_says_so() -> None:
+def test_topic_frames_are_rejected_on_a_server_without_topics() -> None:
     server = StompServer()
     assert "this server has no topics" in error_of(server.connected().subscribe("/topic/news"))
     assert "this server has no topics" in error_of(server.connected().do("SEND", b"x", destination="/topic/news"))
 
 
-def test_an_ack_of_a_record_not_held_is_an_error(server: StompServer) -> None:
+def test_stomp_ack_of_a_record_not_held_is_an_error(server: StompServer) -> None:
     client = server.connected()
     client.subscribe("/topic/news")
     client.send("/topic/news", b"1")

@@ -10,7 +10,9 @@ from yirangmq.testing import FailingStore
 from yirangmq.wire.stomp import V12
 
 
-def test_nothing_is_there_before_the_commit_and_everything_after_it(server: StompServer, version: str) -> None:
+def test_stomp_transaction_has_no_effect_before_its_commit_and_full_effect_after(
+    server: StompServer, version: str
+) -> None:
     client = server.connected(version)
     client.send("/queue/in", b"work")
     [work] = client.subscribe("/queue/in", "client")
@@ -25,7 +27,7 @@ def test_nothing_is_there_before_the_commit_and_everything_after_it(server: Stom
     assert len(cards(server, State.DONE, "in")) == 1
 
 
-def test_a_commit_is_one_commit() -> None:
+def test_stomp_transaction_is_one_store_commit() -> None:
     store = FailingStore(MemoryStore())
     server = StompServer(store)
     client = server.connected()
@@ -40,7 +42,9 @@ def test_a_commit_is_one_commit() -> None:
     assert store.commits == before + 1
 
 
-def test_after_an_abort_nothing_was_sent_and_what_was_acked_is_held(server: StompServer, version: str) -> None:
+def test_stomp_transaction_abort_discards_sends_and_keeps_acked_messages_leased(
+    server: StompServer, version: str
+) -> None:
     client = server.connected(version)
     client.send("/queue/in", b"1", b"2", b"3")
     messages = client.subscribe("/queue/in", "client")
@@ -55,7 +59,7 @@ def test_after_an_abort_nothing_was_sent_and_what_was_acked_is_held(server: Stom
     assert bodies(server.connected(version).subscribe("/queue/in", "client")) == [b"2", b"3"]
 
 
-def test_a_nack_may_be_part_of_it(server: StompServer) -> None:
+def test_stomp_transaction_may_include_a_nack(server: StompServer) -> None:
     set_policy(server, "in", retry={"limit": 0})
     client = server.connected()
     client.send("/queue/in", b"1", b"2")
@@ -68,7 +72,7 @@ def test_a_nack_may_be_part_of_it(server: StompServer) -> None:
 
 
 @pytest.mark.parametrize("policy", [{"maxBytes": 3}, {"quota": {"maxMessages": 1}}])
-def test_a_commit_that_cannot_be_done_as_a_whole_is_not_done_at_all(server: StompServer, policy: object) -> None:
+def test_stomp_transaction_with_a_rejected_message_is_not_committed_at_all(server: StompServer, policy: object) -> None:
     server.client().call("set_policy", queue="last", document=policy)
     client = server.connected()
     client.send("/queue/in", b"work")
@@ -82,7 +86,7 @@ def test_a_commit_that_cannot_be_done_as_a_whole_is_not_done_at_all(server: Stom
     assert [len(cards(server, State.READY, queue)) for queue in ("in", "out", "last")] == [1, 0, 0]
 
 
-def test_a_lost_lease_stops_the_whole_commit(server: StompServer) -> None:
+def test_stomp_transaction_with_a_lost_lease_is_not_committed_at_all(server: StompServer) -> None:
     client = server.connected()
     client.send("/queue/in", b"work")
     [work] = client.subscribe("/queue/in")
@@ -94,7 +98,7 @@ def test_a_lost_lease_stops_the_whole_commit(server: StompServer) -> None:
     assert cards(server, State.READY, "out") == []
 
 
-def test_a_lost_connection_is_an_abort(server: StompServer) -> None:
+def test_stomp_transaction_is_aborted_by_a_disconnect(server: StompServer) -> None:
     client = server.connected()
     client.send("/queue/in", b"work")
     [work] = client.subscribe("/queue/in")
@@ -106,7 +110,7 @@ def test_a_lost_connection_is_an_abort(server: StompServer) -> None:
     assert cards(server, State.READY, "out") == []
 
 
-def test_acks_of_an_open_transaction_make_room_for_more(server: StompServer) -> None:
+def test_stomp_transaction_acks_return_credit_before_the_commit(server: StompServer) -> None:
     client = server.connected()
     client.send("/queue/in", b"1", b"2", b"3")
     got = client.subscribe("/queue/in", activemq__prefetchSize="1")
@@ -118,7 +122,7 @@ def test_acks_of_an_open_transaction_make_room_for_more(server: StompServer) -> 
     assert len(cards(server, State.DONE, "in")) == 2
 
 
-def test_topics_have_transactions_of_their_own(server: StompServer) -> None:
+def test_stomp_transaction_is_of_topics_or_of_queues_and_not_of_both(server: StompServer) -> None:
     client, other = server.connected(), server.connected()
     other.subscribe("/topic/news", "auto")
     client.do("BEGIN", transaction="t")
@@ -133,13 +137,13 @@ def test_topics_have_transactions_of_their_own(server: StompServer) -> None:
     assert "is of queues or of topics, not of both" in error_of(said)
 
 
-def test_an_empty_transaction_is_committed(server: StompServer) -> None:
+def test_stomp_transaction_that_is_empty_is_committed(server: StompServer) -> None:
     client = server.connected()
     client.do("BEGIN", transaction="t")
     assert client.do("COMMIT", transaction="t", receipt="c")[0].headers["receipt-id"] == "c"
 
 
-def test_limits(server: StompServer) -> None:
+def test_stomp_transaction_limits_on_number_names_and_bytes_are_enforced(server: StompServer) -> None:
     client = server.connected()
     for number in range(MAX_OPEN_TRANSACTIONS):
         client.do("BEGIN", transaction=str(number))

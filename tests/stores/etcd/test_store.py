@@ -52,7 +52,7 @@ def keys_of(address: EtcdAddress, part: bytes) -> list[bytes]:
     return found
 
 
-def test_a_commit_larger_than_a_request(address: EtcdAddress) -> None:
+def test_etcd_commit_larger_than_a_request_is_stored_and_leaves_no_journal(address: EtcdAddress) -> None:
     """Bodies go ahead; so many cards are a journal."""
     store = opened(address)
     made = put(store, *[envelope(f"m{number}", payload=bytes(1_000)) for number in range(MANY)])
@@ -68,7 +68,9 @@ def test_a_commit_larger_than_a_request(address: EtcdAddress) -> None:
 
 
 @pytest.mark.parametrize("step", ["_seal", "_finish"])
-def test_a_journal_that_was_not_finished(address: EtcdAddress, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_etcd_journal_interrupted_before_its_commit_is_void_and_after_it_is_complete(
+    address: EtcdAddress, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     """Before the commit it is nothing, after it everything."""
     store = opened(address)
     put(store, envelope("first"))
@@ -94,7 +96,9 @@ def test_a_journal_that_was_not_finished(address: EtcdAddress, monkeypatch: pyte
     again.close()
 
 
-def test_a_commit_whose_answer_was_lost_is_done_once(address: EtcdAddress, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_etcd_commit_whose_response_was_lost_is_applied_once(
+    address: EtcdAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = opened(address)
     real = Etcd.txn
     lost: list[Any] = []
@@ -117,7 +121,7 @@ def test_a_commit_whose_answer_was_lost_is_done_once(address: EtcdAddress, monke
     again.close()
 
 
-def test_who_is_deposed_writes_nothing_and_stands_again(address: EtcdAddress) -> None:
+def test_etcd_leader_that_lost_its_key_writes_nothing_and_is_elected_again(address: EtcdAddress) -> None:
     store = opened(address)
     [card] = put(store, envelope("m"))
     leader = b"/yirangmq/" + address.name.encode() + b"/leader"
@@ -137,7 +141,7 @@ def test_who_is_deposed_writes_nothing_and_stands_again(address: EtcdAddress) ->
     store.close()
 
 
-def test_leasing_and_acking_send_no_payload(address: EtcdAddress) -> None:
+def test_etcd_lease_and_ack_of_a_batch_send_one_request_each_without_payloads(address: EtcdAddress) -> None:
     """One call for a hundred messages, with their cards and without their bodies."""
     store = opened(address)
     made = put(store, *[envelope(f"m{number}", payload=bytes(10_000)) for number in range(100)])
@@ -162,7 +166,7 @@ def test_leasing_and_acking_send_no_payload(address: EtcdAddress) -> None:
     store.close()
 
 
-def test_a_message_that_is_too_large_says_so_and_hurts_no_other(address: EtcdAddress) -> None:
+def test_etcd_message_too_large_is_refused_and_the_next_is_stored(address: EtcdAddress) -> None:
     store = opened(address)
     with pytest.raises(TooLarge, match="payload: a message in etcd may have 1310720 bytes"):
         put(store, envelope("m", payload=bytes(1_310_721)))
@@ -172,7 +176,9 @@ def test_a_message_that_is_too_large_says_so_and_hurts_no_other(address: EtcdAdd
     store.close()
 
 
-def test_a_second_process_is_told_who_has_it(address: EtcdAddress, tmp_path: Path) -> None:
+def test_etcd_store_refuses_a_second_process_with_the_name_of_the_active_node(
+    address: EtcdAddress, tmp_path: Path
+) -> None:
     store = opened(address)
     other = EtcdStore(address, Leader("there"))
     other.join_election()

@@ -29,7 +29,7 @@ with yirangmq.open("files:" + sys.argv[1]) as queues:
 
 
 @pytest.mark.process
-def test_the_standard_library_is_enough(tmp_path: Path) -> None:
+def test_files_store_needs_only_the_standard_library(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, check=False, timeout=PATIENCE
     )

@@ -18,7 +18,7 @@ def taken(queues: Queues, queue: str = "mail") -> list[object]:
     return [delivery.value() for delivery in queues.lease(queue, 100)]
 
 
-def test_a_bare_payload_becomes_a_message(tmp_path: Path) -> None:
+def test_inbox_file_with_a_bare_payload_becomes_a_message(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         drop(tmp_path / "mail" / "inbox", "order-17.json", {"item": 17})
         [delivery] = queues.lease("mail")
@@ -33,7 +33,7 @@ def test_a_bare_payload_becomes_a_message(tmp_path: Path) -> None:
         assert look.envelope == delivery.envelope
 
 
-def test_the_file_itself_is_moved_and_not_copied(tmp_path: Path) -> None:
+def test_inbox_file_is_moved_and_not_copied(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         path = drop(tmp_path / "mail" / "inbox", "a.json", b'{ "spaces" : "kept" }\n')
         inode = path.stat().st_ino
@@ -42,7 +42,7 @@ def test_the_file_itself_is_moved_and_not_copied(tmp_path: Path) -> None:
         assert (held.stat().st_ino, held.read_bytes()) == (inode, b'{ "spaces" : "kept" }\n')
 
 
-def test_an_envelope_is_taken_as_one(tmp_path: Path) -> None:
+def test_inbox_file_with_an_envelope_keeps_its_id_header_and_priority(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         sent = {"messageId": "m", "type": "t", "attributes": {"priority": 0}, "payload": [1]}
         queues.publish("mail", "waits since before")
@@ -52,7 +52,7 @@ def test_an_envelope_is_taken_as_one(tmp_path: Path) -> None:
         assert second.value() == "waits since before"
 
 
-def test_they_come_in_order_of_arrival_and_before_what_is_published_later(tmp_path: Path) -> None:
+def test_inbox_files_are_leased_in_order_of_arrival_and_before_later_publishes(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         inbox = tmp_path / "mail" / "inbox"
         for number, name in enumerate(["z", "a", "m"]):
@@ -61,7 +61,7 @@ def test_they_come_in_order_of_arrival_and_before_what_is_published_later(tmp_pa
         assert taken(queues) == [0, 1, 2, 3]
 
 
-def test_a_queue_can_be_begun_with_mkdir(tmp_path: Path) -> None:
+def test_inbox_file_in_a_folder_made_by_mkdir_creates_the_queue(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         drop(tmp_path / "new" / "inbox", "a.json", 1)
         assert queues.queues() == ["new"]
@@ -69,7 +69,7 @@ def test_a_queue_can_be_begun_with_mkdir(tmp_path: Path) -> None:
         assert queues.counts("new").leased == 1
 
 
-def test_the_same_id_or_key_is_taken_once(tmp_path: Path) -> None:
+def test_inbox_file_with_a_known_id_or_dedup_key_is_not_stored_again(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         inbox = tmp_path / "mail" / "inbox"
         queues.publish("mail", NewMessage(payload=0, id="m", deduplication_key="k"))
@@ -83,7 +83,7 @@ def test_the_same_id_or_key_is_taken_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [".hidden.json", "a.json.tmp", "notes.txt", "a.JSON"])
-def test_other_files_are_left_alone(tmp_path: Path, name: str) -> None:
+def test_inbox_file_without_the_json_suffix_or_hidden_is_left_unchanged(tmp_path: Path, name: str) -> None:
     with open_queues(tmp_path) as queues:
         path = drop(tmp_path / "mail" / "inbox", name, 1)
         assert taken(queues) == []
@@ -103,7 +103,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_one_is_set_aside_with_a_reason(tmp_path: Path, what: str) -> None:
+def test_inbox_file_that_is_invalid_is_quarantined_with_a_reason(tmp_path: Path, what: str) -> None:
     content, reason = BROKEN[what]
     with open_queues(tmp_path) as queues:
         queues.set_policy("mail", {"maxBytes": 1_000})
@@ -123,7 +123,7 @@ def test_a_broken_one_is_set_aside_with_a_reason(tmp_path: Path, what: str) -> N
         assert list(queues.check()) == []
 
 
-def test_one_that_is_still_being_written_is_left_until_it_is_whole(tmp_path: Path) -> None:
+def test_inbox_file_still_being_written_is_left_until_it_is_complete(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         path = drop(tmp_path / "mail" / "inbox", "slow.json", b'{"half":', at_ns=time.time_ns())
         assert taken(queues) == []
@@ -132,7 +132,7 @@ def test_one_that_is_still_being_written_is_left_until_it_is_whole(tmp_path: Pat
         assert taken(queues) == [{"half": "whole"}]
 
 
-def test_a_dead_letter_can_be_put_back_by_hand(tmp_path: Path) -> None:
+def test_dead_letter_file_moved_to_the_inbox_is_delivered_again_with_attempt_1(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         queues.publish("mail", NewMessage(payload={"again": True}, id="m", type="t", priority=3))
         queues.nack(queues.lease("mail")[0].lease_id, "REJECTED")
@@ -148,7 +148,7 @@ def test_a_dead_letter_can_be_put_back_by_hand(tmp_path: Path) -> None:
         assert list(queues.check()) == []
 
 
-def test_a_dropped_message_lives_by_the_queues_policy(tmp_path: Path) -> None:
+def test_inbox_file_gets_the_time_to_live_of_the_queues_policy(tmp_path: Path) -> None:
     clock = ManualClock()
     with open_queues(tmp_path, clock) as queues:
         queues.set_policy("mail", {"ttlSec": 5, "onExpire": "dead"})
@@ -159,7 +159,7 @@ def test_a_dropped_message_lives_by_the_queues_policy(tmp_path: Path) -> None:
         assert queues.counts("mail").dead == 2
 
 
-def test_a_thousand_at_a_time(tmp_path: Path) -> None:
+def test_inbox_of_a_thousand_files_is_leased_completely_and_in_order(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         for number in range(1_003):
             drop(tmp_path / "mail" / "inbox", f"{number}.json", number, at_ns=OLD_NS + number)
@@ -168,7 +168,7 @@ def test_a_thousand_at_a_time(tmp_path: Path) -> None:
         assert found == list(range(1_003))
 
 
-def test_a_folder_or_a_link_called_json_is_no_message(tmp_path: Path) -> None:
+def test_inbox_folder_or_symlink_named_json_is_ignored(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         inbox = tmp_path / "mail" / "inbox"
         (inbox / "folder.json").mkdir(parents=True)

@@ -167,7 +167,7 @@ EACH = [(kind, fault) for kind, faults in FAULTS.items() for fault in faults]
 
 
 @pytest.mark.parametrize(("kind", "fault"), EACH, ids=[fault.__name__ for _, fault in EACH])
-def test_each_fault_is_found_and_mended(
+def test_fsck_finds_and_repairs_each_fault(
     store: FilesStore, mail: Path, kind: str, fault: Callable[[Path], None]
 ) -> None:
     before = picture(store)
@@ -184,7 +184,7 @@ def test_each_fault_is_found_and_mended(
         assert picture(store) == before
 
 
-def test_findings_say_where_and_what(store: FilesStore, mail: Path) -> None:
+def test_fsck_findings_name_the_place_and_the_problem(store: FilesStore, mail: Path) -> None:
     _temp(mail)
     _orphan_failure(mail)
     assert list(store.check(repair=True)) == [
@@ -198,7 +198,7 @@ def test_findings_say_where_and_what(store: FilesStore, mail: Path) -> None:
     ]
 
 
-def test_what_is_set_aside_keeps_its_bytes_and_says_why(store: FilesStore, mail: Path) -> None:
+def test_quarantine_of_a_broken_message_keeps_its_bytes_and_the_reason(store: FilesStore, mail: Path) -> None:
     name = only(mail / "dlq").name
     _broken(mail)
     list(store.check(repair=True))
@@ -210,7 +210,7 @@ def test_what_is_set_aside_keeps_its_bytes_and_says_why(store: FilesStore, mail:
         assert transaction.counts("mail").dead == 0
 
 
-def test_a_lost_reason_is_told_from_the_name(store: FilesStore, mail: Path) -> None:
+def test_fsck_restores_a_lost_failure_reason_from_the_file_name(store: FilesStore, mail: Path) -> None:
     _no_reason(mail)
     list(store.check(repair=True))
     with store.transaction(write=False) as transaction:
@@ -222,7 +222,7 @@ def test_a_lost_reason_is_told_from_the_name(store: FilesStore, mail: Path) -> N
         assert "lost" in failure.reason_message
 
 
-def test_many_faults_at_once(store: FilesStore, mail: Path) -> None:
+def test_fsck_repairs_many_faults_at_once(store: FilesStore, mail: Path) -> None:
     chosen = [_temp, _wrong_name, _stray, _same_id, _broken, _orphan_failure, _orphan_key, _totals, _counter_torn]
     for fault in chosen:
         fault(mail)
@@ -230,7 +230,7 @@ def test_many_faults_at_once(store: FilesStore, mail: Path) -> None:
     assert list(store.check(repair=False)) == []
 
 
-def test_a_broken_policy_is_reported_and_left_to_its_owner(store: FilesStore, mail: Path) -> None:
+def test_fsck_reports_a_broken_policy_and_does_not_repair_it(store: FilesStore, mail: Path) -> None:
     (mail / "config" / "policy.json").write_text('{"ttlSec":-1}')
     for repair in (False, True):
         [finding] = store.check(repair=repair)

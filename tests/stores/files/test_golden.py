@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(GOLDEN, tmp_path / "queues"))
 
 
-def test_everything_is_where_it_was(folder: Path) -> None:
+def test_golden_folder_of_format_1_opens_with_states_counts_and_failures_unchanged(folder: Path) -> None:
     before = tree(folder)
     with open_queues(folder, ManualClock(START + 2_000)) as queues:
         assert list(queues.check()) == []
@@ -56,7 +56,7 @@ def _bytes(queues: Queues) -> int:
     return sum(look.envelope.size for look in waiting if look.envelope is not None)
 
 
-def test_a_message_gets_its_size_into_its_name_when_it_moves(folder: Path) -> None:
+def test_golden_message_of_format_1_gets_its_size_into_its_name_when_it_moves(folder: Path) -> None:
     clock = ManualClock(START + 2_000)
     with open_queues(folder, clock) as queues:
         for delivery in queues.lease("mail", 9):
@@ -68,13 +68,13 @@ def test_a_message_gets_its_size_into_its_name_when_it_moves(folder: Path) -> No
         assert queues.counts("mail").bytes == _bytes(queues)
 
 
-def test_from_then_on_an_older_program_leaves_it_alone(folder: Path) -> None:
+def test_golden_folder_of_format_1_is_marked_as_format_3_when_opened(folder: Path) -> None:
     assert document(folder / ".counter")["format"] == 1
     open_queues(folder).close()
     assert document(folder / ".counter")["format"] == 3
 
 
-def test_it_goes_on_from_there(folder: Path) -> None:
+def test_golden_folder_of_format_1_accepts_acks_publishes_and_leases(folder: Path) -> None:
     clock = ManualClock(START + 2_000)
     with open_queues(folder, clock) as queues:
         queues.ack("6-1")
@@ -96,7 +96,7 @@ def second(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return Path(shutil.copytree(GOLDEN.parent / request.param, tmp_path / "second"))
 
 
-def test_everything_of_the_later_formats_is_where_it_was(second: Path) -> None:
+def test_golden_folder_of_later_formats_opens_with_states_counts_and_keys_unchanged(second: Path) -> None:
     before = without_totals(second)
     with open_queues(second, ManualClock(START + 2_000)) as queues:
         assert list(queues.check()) == []
@@ -120,7 +120,7 @@ def test_everything_of_the_later_formats_is_where_it_was(second: Path) -> None:
         assert queues.read(lambda transaction: transaction.key_holders("mail", ["unique"], START)) == [(9, "raw")]
 
 
-def test_the_later_formats_go_on_from_there(second: Path) -> None:
+def test_golden_folder_of_later_formats_accepts_acks_publishes_and_leases(second: Path) -> None:
     clock = ManualClock(START + 2_000)
     with open_queues(second, clock) as queues:
         assert queues.publish("mail", NewMessage(payload=0, deduplication_key="k1")).id == "t1"

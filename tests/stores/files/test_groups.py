@@ -21,7 +21,7 @@ from yirangmq.testing import ManualClock
 ORDER = line_of("order-7")
 
 
-def test_of_a_group_one_is_in_line_and_the_others_are_held(tmp_path: Path) -> None:
+def test_group_has_its_first_message_ready_and_the_others_held(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         queues.publish_many("mail", [NewMessage(payload=n, id=f"m{n}", group="order-7") for n in range(3)])
         assert f"G{base36(ORDER)}" in only(tmp_path / "mail" / "inbox").name
@@ -31,7 +31,7 @@ def test_of_a_group_one_is_in_line_and_the_others_are_held(tmp_path: Path) -> No
         assert len(tree(tmp_path / "mail" / "held")) == 1
 
 
-def test_a_message_for_one_consumer_has_a_folder_of_its_own_while_it_is_ready(tmp_path: Path) -> None:
+def test_target_consumer_has_a_folder_of_its_own_for_its_ready_messages(tmp_path: Path) -> None:
     line = tmp_path / "mail" / "inbox-for"
     with open_queues(tmp_path) as queues:
         queues.publish("mail", NewMessage(payload=1, id="m", target="worker-1", priority=5))
@@ -66,7 +66,7 @@ def _moved_by_power_cut(folder: Path, id: str, top: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["opened", "repaired"])
-def test_the_next_one_is_freed_where_a_crash_has_kept_that_from_happening(tmp_path: Path, how: str) -> None:
+def test_group_next_message_is_made_ready_after_a_crash_before_its_release(tmp_path: Path, how: str) -> None:
     store = _grouped(tmp_path)
     with store.transaction() as transaction:
         [first] = transaction.by_id("mail", ["m0"])
@@ -91,7 +91,7 @@ def _check_turn(store: FilesStore, id: str, state: State, held: list[str]) -> No
     store.close()
 
 
-def test_one_that_a_crash_has_freed_too_early_is_held_again(tmp_path: Path) -> None:
+def test_group_message_made_ready_too_early_by_a_crash_is_held_again(tmp_path: Path) -> None:
     store = _grouped(tmp_path)
     store.close()
     _moved_by_power_cut(tmp_path, "m1", "inbox/last/0000000000")
@@ -100,7 +100,7 @@ def test_one_that_a_crash_has_freed_too_early_is_held_again(tmp_path: Path) -> N
     _check_turn(FilesStore(tmp_path), "m0", State.LEASED, held=["m1", "m2", "m3"])
 
 
-def test_a_lease_that_nobody_was_told_of_is_taken_back(tmp_path: Path) -> None:
+def test_group_lease_out_of_turn_after_a_crash_is_taken_back_by_check_and_keeps_its_fence(tmp_path: Path) -> None:
     store = _grouped(tmp_path)
     with store.transaction() as transaction:
         [second] = transaction.by_id("mail", ["m1"])
@@ -113,7 +113,7 @@ def test_a_lease_that_nobody_was_told_of_is_taken_back(tmp_path: Path) -> None:
     _check_turn(store, "m0", State.LEASED, held=["m1", "m2", "m3"])
 
 
-def test_the_next_one_waits_for_its_own_delay_also_after_a_crash(tmp_path: Path) -> None:
+def test_group_next_message_waits_for_its_own_delay_after_a_crash(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     with open_queues(tmp_path, clock) as queues:
         queues.publish("mail", NewMessage(payload=1, id="m1", group="order-7"))
@@ -126,7 +126,7 @@ def test_the_next_one_waits_for_its_own_delay_also_after_a_crash(tmp_path: Path)
         assert [delivery.id for delivery in queues.lease("mail")] == ["m2"]
 
 
-def test_a_first_one_whose_content_cannot_be_read_holds_nobody_up(tmp_path: Path) -> None:
+def test_group_first_messages_that_cannot_be_read_do_not_block_the_next(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         queues.publish_many("mail", [NewMessage(payload=n, id=f"m{n}", group="order-7") for n in range(4)])
         for path in (tmp_path / "mail").rglob("*~m[012].json"):
@@ -137,7 +137,7 @@ def test_a_first_one_whose_content_cannot_be_read_holds_nobody_up(tmp_path: Path
         assert len(list((tmp_path / "mail" / "quarantine").glob("*.reason.json"))) == 3
 
 
-def test_a_next_one_whose_content_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
+def test_group_next_message_that_cannot_be_read_is_skipped(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         queues.publish_many("mail", [NewMessage(payload=n, id=f"m{n}", group="order-7") for n in range(4)])
         [first] = queues.lease("mail", 9)
@@ -149,7 +149,7 @@ def test_a_next_one_whose_content_cannot_be_read_is_passed_over(tmp_path: Path) 
         assert list(queues.check()) == []
 
 
-def test_a_first_one_taken_away_by_hand_holds_nobody_up(tmp_path: Path) -> None:
+def test_group_first_message_removed_by_hand_does_not_block_the_next(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         queues.publish_many("mail", [NewMessage(payload=n, id=f"m{n}", group="order-7") for n in range(2)])
         only(tmp_path / "mail" / "inbox").unlink()
@@ -158,7 +158,7 @@ def test_a_first_one_taken_away_by_hand_holds_nobody_up(tmp_path: Path) -> None:
         assert list(queues.check()) == []
 
 
-def test_a_dropped_file_joins_its_group_and_its_line(tmp_path: Path) -> None:
+def test_group_and_target_of_an_inbox_file_are_respected(tmp_path: Path) -> None:
     inbox = tmp_path / "mail" / "inbox"
     with open_queues(tmp_path) as queues:
         queues.publish("mail", NewMessage(payload=0, id="m0", group="order-7"))
@@ -176,7 +176,7 @@ def test_a_dropped_file_joins_its_group_and_its_line(tmp_path: Path) -> None:
         assert list(queues.check()) == []
 
 
-def test_names_without_room_are_found_again(tmp_path: Path) -> None:
+def test_file_name_without_room_for_its_marks_is_completed_from_the_content(tmp_path: Path) -> None:
     """What stands in the content alone is known as ever: rank, group, target, size, and the folder that follows."""
     store = FilesStore(tmp_path, durability="os")
     sent = envelope("i" * 100, rank=RANK_LAST - 1, group=ORDER, target=line_of("anna"), dedup_key="k", expires_at=LATER)
@@ -207,7 +207,7 @@ def test_names_without_room_are_found_again(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_name_without_room_whose_content_is_lost_is_set_aside(tmp_path: Path) -> None:
+def test_file_name_without_room_whose_content_is_lost_is_quarantined(tmp_path: Path) -> None:
     store = FilesStore(tmp_path, durability="os")
     [card] = put(store, envelope("i" * 100, rank=RANK_LAST - 1, group=ORDER))
     put(store, envelope("other"))
@@ -226,7 +226,7 @@ def test_a_name_without_room_whose_content_is_lost_is_set_aside(tmp_path: Path) 
     store.close()
 
 
-def test_chains_are_made_anew_from_the_names(tmp_path: Path) -> None:
+def test_group_chain_is_rebuilt_from_the_file_names_in_order(tmp_path: Path) -> None:
     store = _grouped(tmp_path, count=30)
     with store.transaction() as transaction:
         found = cards(transaction, [card.seq for card in transaction.scan("mail", State.HELD, 99).messages])
@@ -249,7 +249,7 @@ def test_chains_are_made_anew_from_the_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_chain_is_in_order_whatever_joins_and_leaves(tmp_path: Path, seed: int) -> None:
+def test_group_chain_stays_in_order_after_any_additions_and_removals(tmp_path: Path, seed: int) -> None:
     for name in ("groups", "links"):
         (tmp_path / name).mkdir()
     chains, chance = GroupLists(str(tmp_path)), random.Random(seed)
@@ -280,7 +280,7 @@ def _walked(chains: GroupLists, queue: int, group: int) -> list[int]:
     return found
 
 
-def test_a_chain_that_was_only_prepared_leaves_nothing(tmp_path: Path) -> None:
+def test_group_chain_reservation_withdrawn_leaves_nothing(tmp_path: Path) -> None:
     for name in ("groups", "links"):
         (tmp_path / name).mkdir()
     chains = GroupLists(str(tmp_path))
@@ -291,7 +291,9 @@ def test_a_chain_that_was_only_prepared_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"as long", b"something longer"])
-def test_an_old_content_that_came_back_gives_way(tmp_path: Path, payload: bytes) -> None:
+def test_rewrite_keeps_a_single_whole_content_when_a_power_cut_restores_the_old_file(
+    tmp_path: Path, payload: bytes
+) -> None:
     """A power cut between the new name and the end of the old one: one of the two stays, whole."""
     store = FilesStore(tmp_path, durability="os")
     [card] = put(store, envelope("m"))
@@ -314,7 +316,7 @@ def test_an_old_content_that_came_back_gives_way(tmp_path: Path, payload: bytes)
     store.close()
 
 
-def test_a_key_that_was_given_away_does_not_come_back(tmp_path: Path) -> None:
+def test_dedup_key_held_by_another_message_stays_with_it_after_an_index_rebuild(tmp_path: Path) -> None:
     store = FilesStore(tmp_path, durability="os")
     one, two = put(store, envelope("one", dedup_key="k"), envelope("two"))
     with store.transaction() as transaction:

@@ -19,7 +19,7 @@ def record(text: str, number: int) -> bytes:
     return fingerprint(text) + number.to_bytes(8, "little")
 
 
-def test_what_was_added_is_found_until_it_is_removed(tmp_path: Path) -> None:
+def test_index_finds_added_records_until_they_are_removed(tmp_path: Path) -> None:
     shards = HashIndex(str(tmp_path), FINGERPRINT_BYTES + 8)
     made = [record(f"id-{n}", n) for n in range(1_000)]
     shards.add(made)
@@ -34,7 +34,7 @@ def test_what_was_added_is_found_until_it_is_removed(tmp_path: Path) -> None:
     }
 
 
-def test_a_fingerprint_is_found_only_where_a_record_begins(tmp_path: Path) -> None:
+def test_index_matches_a_fingerprint_only_at_the_start_of_a_record(tmp_path: Path) -> None:
     shards = HashIndex(str(tmp_path), FINGERPRINT_BYTES + 8)
     sought = fingerprint("sought")
     other = bytes([sought[0]]) + b"1234567" + sought
@@ -57,7 +57,7 @@ def no_file_over(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_half_a_record_is_taken_back(tmp_path: Path) -> None:
+def test_index_truncates_a_partially_written_record(tmp_path: Path) -> None:
     shards = HashIndex(str(tmp_path), FINGERPRINT_BYTES + 8)
     first = record("first", 1)
     shards.add([first])
@@ -71,7 +71,7 @@ def test_half_a_record_is_taken_back(tmp_path: Path) -> None:
     }
 
 
-def test_half_a_record_that_cannot_be_taken_back_puts_no_other_out_of_step(
+def test_index_partial_record_that_cannot_be_truncated_leaves_the_others_aligned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shards = HashIndex(str(tmp_path), FINGERPRINT_BYTES + 8)
@@ -94,9 +94,7 @@ def test_half_a_record_that_cannot_be_taken_back_puts_no_other_out_of_step(
     }
 
 
-def test_an_index_stays_in_doubt_where_the_end_of_doubt_was_written_in_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_index_state_written_in_part_leaves_the_index_invalid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = Index(str(tmp_path))
     index.finish(0, 0)
     index.begin()
@@ -116,7 +114,7 @@ def test_an_index_stays_in_doubt_where_the_end_of_doubt_was_written_in_part(
     index.close()
 
 
-def test_all_can_be_replaced(tmp_path: Path) -> None:
+def test_index_replace_all_keeps_only_the_new_records(tmp_path: Path) -> None:
     shards = HashIndex(str(tmp_path), FINGERPRINT_BYTES + 8)
     shards.add([record(f"id-{n}", n) for n in range(100)])
     new = record("new", 1)
@@ -128,7 +126,7 @@ def test_all_can_be_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ahead", "seconds"), [(-5, 1), (0, 1), (119_999, 1), (120_000, 60), (10_799_999, 60), (10_800_000, 3600)]
 )
-def test_the_farther_the_longer_the_stretch(ahead: int, seconds: int) -> None:
+def test_timer_index_bucket_is_longer_for_times_further_ahead(ahead: int, seconds: int) -> None:
     now = 1_768_296_061_234
     stretch = bucket_of(now + ahead, now)
     assert stretch.seconds == seconds
@@ -136,7 +134,7 @@ def test_the_farther_the_longer_the_stretch(ahead: int, seconds: int) -> None:
     assert stretch.begin % seconds == 0
 
 
-def test_a_calendar_names_each_folder_once(tmp_path: Path) -> None:
+def test_timer_index_lists_each_folder_once(tmp_path: Path) -> None:
     calendar = TimerIndex(str(tmp_path))
     calendar.add_entries(
         [TimerEntry(1_000, "a"), TimerEntry(1_999, "a"), TimerEntry(1_500, "b"), TimerEntry(2_000, "c")], 0
@@ -151,7 +149,7 @@ def test_a_calendar_names_each_folder_once(tmp_path: Path) -> None:
     assert calendar.buckets() == []
 
 
-def test_a_line_that_a_full_disk_cut_off_does_not_swallow_the_next(tmp_path: Path) -> None:
+def test_timer_index_line_cut_off_by_a_full_disk_does_not_hide_the_next(tmp_path: Path) -> None:
     calendar = TimerIndex(str(tmp_path))
     calendar.add_entries([TimerEntry(1_000, "a")], 0)
     with no_file_over(6), pytest.raises(OSError, match="space"):

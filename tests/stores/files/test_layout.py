@@ -11,7 +11,7 @@ from yirangmq.core.states import State
 from yirangmq.testing import ManualClock
 
 
-def test_a_message_is_a_json_file_whose_folder_is_its_state(tmp_path: Path) -> None:
+def test_layout_keeps_a_message_as_a_json_file_in_the_folder_of_its_state(tmp_path: Path) -> None:
     clock = ManualClock()
     with open_queues(tmp_path, clock) as queues:
         queues.publish("mail", NewMessage(payload={"hello": "world"}, id="m", trace_id="t-1"))
@@ -39,7 +39,7 @@ def test_a_message_is_a_json_file_whose_folder_is_its_state(tmp_path: Path) -> N
         assert (gone.stat().st_ino, gone.read_bytes()) == (inode, b"{")
 
 
-def test_an_ack_moves_to_the_archive_with_its_result(tmp_path: Path) -> None:
+def test_layout_moves_an_acked_message_to_the_archive_with_its_result(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         queues.publish_many("mail", [NewMessage(payload=n, id=f"m{n}") for n in range(2)])
         queues.ack([delivery.lease_id for delivery in queues.lease("mail", 2)])
@@ -57,7 +57,7 @@ def test_an_ack_moves_to_the_archive_with_its_result(tmp_path: Path) -> None:
     ]
 
 
-def test_a_queue_without_history_keeps_a_name_without_content(tmp_path: Path) -> None:
+def test_layout_without_history_keeps_the_name_of_a_done_message_without_content(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         queues.set_policy("mail", {"archive": {"enabled": False}})
         queues.publish("mail", NewMessage(payload=1, id="m"))
@@ -68,7 +68,7 @@ def test_a_queue_without_history_keeps_a_name_without_content(tmp_path: Path) ->
         assert queues.show("mail", "m").message.state is State.DONE
 
 
-def test_a_failure_lies_beside_the_message_as_json(tmp_path: Path) -> None:
+def test_layout_keeps_the_failure_of_a_message_as_json(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         queues.publish("mail", NewMessage(payload=1, id="m"))
         queues.nack(queues.lease("mail")[0].lease_id, "REJECTED", "never again")
@@ -84,7 +84,7 @@ def test_a_failure_lies_beside_the_message_as_json(tmp_path: Path) -> None:
     assert failure["routing"] == {"sourceQueue": "mail", "dlqQueue": "mail-dlq"}
 
 
-def test_every_file_called_json_is_json(tmp_path: Path) -> None:
+def test_layout_files_named_json_contain_valid_json(tmp_path: Path) -> None:
     clock = ManualClock()
     with open_queues(tmp_path, clock) as queues:
         queues.set_policy("mail", {"retry": {"limit": 1}})
@@ -99,7 +99,7 @@ def test_every_file_called_json_is_json(tmp_path: Path) -> None:
     assert all(document(path) for path in files)
 
 
-def test_two_thousand_in_order_of_priority_then_arrival(tmp_path: Path) -> None:
+def test_priority_orders_two_thousand_messages_then_arrival(tmp_path: Path) -> None:
     chance = random.Random(5)
     sent: list[tuple[int, int]] = []
     with open_queues(tmp_path) as queues:
@@ -125,7 +125,7 @@ def test_two_thousand_in_order_of_priority_then_arrival(tmp_path: Path) -> None:
     assert taken == [number for _, number in sorted(sent)]
 
 
-def test_empty_folders_do_not_pile_up(tmp_path: Path) -> None:
+def test_layout_removes_empty_folders(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         for _ in range(3):
             queues.publish_many("mail", list(range(1000)))
@@ -136,7 +136,7 @@ def test_empty_folders_do_not_pile_up(tmp_path: Path) -> None:
     assert [len(list((mail / top).glob(depth))) for top, depth in [("inbox", "*/*"), ("processing", "*")]] == [1, 1]
 
 
-def test_the_file_of_a_forgotten_message_is_blanked_and_used_again(tmp_path: Path) -> None:
+def test_spare_file_of_a_forgotten_message_is_blanked_and_reused(tmp_path: Path) -> None:
     clock = ManualClock()
     with open_queues(tmp_path, clock) as queues, open_queues(tmp_path, clock) as other:
         queues.set_policy("mail", {"archive": {"enabled": False}, "tombstoneSec": 1})
@@ -155,7 +155,7 @@ def test_the_file_of_a_forgotten_message_is_blanked_and_used_again(tmp_path: Pat
         assert [delivery.value() for delivery in queues.lease("mail", 9)] == list(range(5))
 
 
-def test_members_of_every_kind_come_back_as_given(tmp_path: Path) -> None:
+def test_envelope_members_of_every_kind_are_returned_as_given(tmp_path: Path) -> None:
     """Also one that is called like our own."""
     with open_queues(tmp_path) as queues:
         text = (

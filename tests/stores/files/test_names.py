@@ -51,7 +51,7 @@ def cards(draw: st.DrawFn) -> FileRow:
 
 
 @given(cards())
-def test_a_name_says_all_there_is_to_say(card: FileRow) -> None:
+def test_file_name_round_trips_every_field_that_fits(card: FileRow) -> None:
     top = state_folder_of(card.message)
     found = read_name("mail", top, card.name)
     if card.name.partition("~")[0].endswith("E"):
@@ -100,20 +100,20 @@ LARGEST = Message(
 
 
 @pytest.mark.parametrize(("state", "body"), STATE_FOLDERS.values(), ids=list(STATE_FOLDERS))
-def test_the_longest_name_there_can_be_still_fits(state: State, body: bool) -> None:
+def test_file_name_of_maximum_length_fits_the_file_system_limit(state: State, body: bool) -> None:
     for target in (0, LARGEST.target):
         card = FileRow(LARGEST._replace(state=state, body=body, target=target), "b", True)
         assert len(card.name) <= 244
         assert read_name("q" * 200, state_folder_of(card.message), card.name) is not None
 
 
-def test_the_largest_marks_all_stand_in_a_name_with_ids_of_a_usual_length() -> None:
+def test_file_name_holds_the_largest_marks_beside_ids_of_usual_length() -> None:
     card = FileRow(LARGEST._replace(id="0" * 36, consumer="c" * 64), "b", True)
     assert 200 < len(card.name) <= 255
     assert read_name("q" * 200, "dlq", card.name) == card
 
 
-def test_what_a_name_has_no_room_for_is_found_in_the_content() -> None:
+def test_file_name_fields_without_room_are_read_from_the_content() -> None:
     sent = Envelope("mail", "i" * 100, 7, 1, 1, 0, None, '{"type":"t"}', b"payload", False, 2**61, 2**60)
     message = LARGEST._replace(queue="mail", rank=7, group=2**61, target=2**60, size=sent.size)
     card = FileRow(message, "b", True)
@@ -128,7 +128,7 @@ def test_what_a_name_has_no_room_for_is_found_in_the_content() -> None:
     assert fill_from_content(found, b"{") is None
 
 
-def test_a_name_of_the_first_format_leaves_the_size_to_the_content() -> None:
+def test_file_name_of_format_1_takes_the_size_from_the_content() -> None:
     old = "000000000042Cmkcdtg80~m-1.json"
     found = read_name("mail", "inbox", old)
     assert found is not None
@@ -146,7 +146,7 @@ def test_a_name_of_the_first_format_leaves_the_size_to_the_content() -> None:
         assert not needs_content(remembered)
 
 
-def test_names_look_like_this() -> None:
+def test_file_name_format_matches_the_documented_examples() -> None:
     """The format is public: docs/files.md shows these."""
     now = 1_768_296_060_000
     fresh = Message(42, "mail", "m-1", State.READY, RANK_LAST, 42, 0, 0, 0, 0, now, "", "", 0, True, 0, 0, 14)
@@ -195,21 +195,21 @@ def _shown(card: FileRow) -> str:
         "000000000042P5CmkcduabcE~m.json",
     ],
 )
-def test_other_names_are_not_ours(name: str) -> None:
+def test_file_name_of_foreign_form_is_rejected(name: str) -> None:
     assert read_name("mail", "inbox", name) is None
 
 
-def test_a_number_that_is_told_twice_is_none_of_ours() -> None:
+def test_file_name_with_the_sequence_given_twice_is_rejected() -> None:
     assert read_name("mail", "processing", "000000000042S2Cmkcduabc~m.json") is None
 
 
-def test_a_reason_without_a_letter_is_refused() -> None:
+def test_file_name_of_a_reason_without_a_letter_is_refused() -> None:
     message = Message(1, "mail", "m", State.DEAD, RANK_LAST, 1, 0, 0, 0, 0, 0, "", "MOOD", 0, True)
     with pytest.raises(StoreError, match="MOOD"):
         _ = FileRow(message).name
 
 
-def test_every_reason_has_a_letter() -> None:
+def test_file_name_has_a_letter_for_every_reason() -> None:
     for reason in Reason:
         message = Message(1, "mail", "m", State.DEAD, RANK_LAST, 1, 0, 0, 0, 0, 0, "", reason, 0, True)
         card = read_name("mail", "dlq", FileRow(message).name)

@@ -21,7 +21,7 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.mark.process
-def test_the_commands_run_one_after_the_other(tmp_path: Path) -> None:
+def test_files_page_commands_run_in_order(tmp_path: Path) -> None:
     shown = subprocess.run(
         ["bash", "-e", "-o", "pipefail", "-c", "\n".join(blocks("sh"))],
         cwd=tmp_path,
@@ -37,7 +37,7 @@ def test_the_commands_run_one_after_the_other(tmp_path: Path) -> None:
     assert shown.stdout.index('"item": 18') < shown.stdout.index('"item": 17'), "priority 0 goes first"
 
 
-def test_the_names_are_names_in_their_places() -> None:
+def test_files_page_example_names_are_valid_in_their_folders() -> None:
     [text] = blocks("text")
     for path in text.split():
         folder, _, name = path.rpartition("/")
@@ -46,7 +46,7 @@ def test_the_names_are_names_in_their_places() -> None:
         assert (folder_of(card.message), card.name) == (folder, name)
 
 
-def test_every_folder_mark_and_letter_is_explained() -> None:
+def test_files_page_explains_every_folder_mark_and_letter() -> None:
     for top in STATE_FOLDERS:
         assert f"`{top}/" in PAGE, top
     for mark in "PSWALDXCNRFGTZE":

@@ -10,7 +10,7 @@ from yirangmq.core.errors import BadPolicy
 from yirangmq.testing import ManualClock
 
 
-def test_a_policy_is_a_file(tmp_path: Path) -> None:
+def test_policy_is_kept_as_a_json_file(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         queues.set_policy("mail", {"retry": {"limit": 2}})
         path = tmp_path / "mail" / "config" / "policy.json"
@@ -19,7 +19,7 @@ def test_a_policy_is_a_file(tmp_path: Path) -> None:
         assert not path.exists()
 
 
-def test_an_edit_by_hand_takes_effect_at_the_next_call(tmp_path: Path) -> None:
+def test_policy_file_edited_by_hand_takes_effect_at_the_next_call(tmp_path: Path) -> None:
     clock = ManualClock()
     with open_queues(tmp_path, clock) as queues:
         queues.publish("mail", 1)
@@ -34,7 +34,7 @@ def test_an_edit_by_hand_takes_effect_at_the_next_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "", '{"ttlSec":-1}', '{"retrys":{}}', "[]"])
-def test_a_broken_policy_is_an_error_that_names_the_file(tmp_path: Path, text: str) -> None:
+def test_policy_file_that_is_broken_raises_an_error_naming_the_file(tmp_path: Path, text: str) -> None:
     with open_queues(tmp_path) as queues:
         queues.publish("mail", 1)
         path = tmp_path / "mail" / "config" / "policy.json"
@@ -46,7 +46,7 @@ def test_a_broken_policy_is_an_error_that_names_the_file(tmp_path: Path, text: s
         assert len(queues.lease("mail", 9)) == 1
 
 
-def test_a_broken_policy_of_one_queue_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_policy_file_that_is_broken_does_not_stop_other_queues(tmp_path: Path) -> None:
     clock = ManualClock()
     with open_queues(tmp_path, clock) as queues:
         for queue in ("mail", "post"):

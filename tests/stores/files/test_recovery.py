@@ -65,7 +65,7 @@ def _another_boot(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [_no_index, _torn_index, _unfinished_index, _another_boot])
-def test_the_index_is_made_anew_from_the_names(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+def test_index_rebuild_from_the_file_names_restores_the_store(tmp_path: Path, harm: Callable[[Path], None]) -> None:
     store = _furnished(tmp_path)
     before = picture(store)
     store.close()
@@ -79,7 +79,9 @@ def test_the_index_is_made_anew_from_the_names(tmp_path: Path, harm: Callable[[P
 
 
 @pytest.mark.parametrize("harm", [_no_index, _torn_index, _unfinished_index])
-def test_an_index_that_goes_while_the_store_is_open_is_made_anew(tmp_path: Path, harm: Callable[[Path], None]) -> None:
+def test_index_rebuild_happens_when_the_index_is_lost_while_the_store_is_open(
+    tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
     store = _furnished(tmp_path)
     before = picture(store)
     harm(tmp_path)
@@ -91,7 +93,7 @@ def test_an_index_that_goes_while_the_store_is_open_is_made_anew(tmp_path: Path,
     store.close()
 
 
-def test_a_copy_of_the_folder_is_a_store_of_its_own(tmp_path: Path) -> None:
+def test_copied_folder_is_an_independent_store(tmp_path: Path) -> None:
     store = _furnished(tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     copy = FilesStore(tmp_path / "two")
@@ -102,7 +104,7 @@ def test_a_copy_of_the_folder_is_a_store_of_its_own(tmp_path: Path) -> None:
     copy.close()
 
 
-def test_numbers_are_never_given_twice_whatever_is_lost(tmp_path: Path) -> None:
+def test_sequence_is_never_reused_after_the_index_is_lost(tmp_path: Path) -> None:
     store = FilesStore(tmp_path)
     [card] = put(store, envelope("m"))
     with store.transaction() as transaction:
@@ -116,7 +118,7 @@ def test_numbers_are_never_given_twice_whatever_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["missing", "torn", "behind"])
-def test_a_counter_that_is_lost_is_found_again_in_the_names(tmp_path: Path, harm: str) -> None:
+def test_sequence_counter_missing_torn_or_behind_is_restored_from_the_file_names(tmp_path: Path, harm: str) -> None:
     store = FilesStore(tmp_path)
     last = put(store, *[envelope(f"m{n}") for n in range(5)])[-1]
     store.close()
@@ -134,7 +136,7 @@ def test_a_counter_that_is_lost_is_found_again_in_the_names(tmp_path: Path, harm
     store.close()
 
 
-def test_a_store_of_a_later_version_is_not_touched(tmp_path: Path) -> None:
+def test_store_format_from_a_later_version_is_refused_and_unchanged(tmp_path: Path) -> None:
     FilesStore(tmp_path).close()
     (tmp_path / ".counter").write_text('{"format":4,"reserved":7}')
     with pytest.raises(StoreTooNew, match="format 4"):
@@ -155,7 +157,9 @@ MOVES = [
 
 
 @pytest.mark.parametrize(("origin", "target"), MOVES)
-def test_an_old_name_that_came_back_gives_way_to_the_new_one(tmp_path: Path, origin: State, target: State) -> None:
+def test_file_name_restored_by_a_power_cut_gives_way_to_the_new_name(
+    tmp_path: Path, origin: State, target: State
+) -> None:
     store = FilesStore(tmp_path)
     card = bring(store, put(store, envelope("m"))[0], origin)
     [old] = [path for path in tmp_path.rglob("*~m*.json") if path.is_file()]
@@ -175,7 +179,7 @@ def test_an_old_name_that_came_back_gives_way_to_the_new_one(tmp_path: Path, ori
     store.close()
 
 
-def test_what_was_never_finished_is_removed(tmp_path: Path) -> None:
+def test_recovery_removes_unfinished_files(tmp_path: Path) -> None:
     store = _furnished(tmp_path)
     before = picture(store)
     store.close()
@@ -201,7 +205,7 @@ def test_what_was_never_finished_is_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b'{"messageId":"m","payl', b"\0" * 300, b'{"messageId":"other","yirangmq":{}}']
 )
-def test_a_broken_message_is_set_aside_and_the_rest_goes_on(tmp_path: Path, content: bytes) -> None:
+def test_broken_message_file_is_quarantined_and_the_others_are_leased(tmp_path: Path, content: bytes) -> None:
     with open_queues(tmp_path) as queues:
         queues.publish_many("mail", [NewMessage(payload=n, id=f"m{n}") for n in range(3)])
         [path] = (tmp_path / "mail" / "inbox").rglob("*~m0.json")
@@ -215,7 +219,7 @@ def test_a_broken_message_is_set_aside_and_the_rest_goes_on(tmp_path: Path, cont
         assert not queues.publish("mail", NewMessage(payload=0, id="m0")).duplicate
 
 
-def test_a_key_whose_message_never_was_does_not_hold(tmp_path: Path) -> None:
+def test_dedup_key_without_its_message_after_a_power_cut_is_void(tmp_path: Path) -> None:
     """The power failed when the key's name was on disk and the message's was not: who sends it again must succeed."""
     with open_queues(tmp_path) as queues:
         queues.publish("mail", NewMessage(payload=1, id="m", deduplication_key="k"))
@@ -225,7 +229,7 @@ def test_a_key_whose_message_never_was_does_not_hold(tmp_path: Path) -> None:
         assert not queues.publish("mail", NewMessage(payload=1, deduplication_key="k")).duplicate
 
 
-def test_a_message_that_lost_its_key_gets_it_back(tmp_path: Path) -> None:
+def test_dedup_key_lost_in_a_power_cut_is_restored_from_its_message(tmp_path: Path) -> None:
     """The other way round: who sends it again must be told that it is there."""
     clock = ManualClock(time.time_ns() // 1_000_000)
     with open_queues(tmp_path, clock) as queues:
@@ -237,7 +241,7 @@ def test_a_message_that_lost_its_key_gets_it_back(tmp_path: Path) -> None:
         assert (again.duplicate, again.id) == (True, "m")
 
 
-def test_a_key_outlives_its_message_also_through_a_power_cut(tmp_path: Path) -> None:
+def test_dedup_key_outlives_its_message_through_an_index_rebuild(tmp_path: Path) -> None:
     store = FilesStore(tmp_path)
     [card] = put(store, envelope("m", dedup_key="k"))
     with store.transaction() as transaction:
@@ -251,7 +255,7 @@ def test_a_key_outlives_its_message_also_through_a_power_cut(tmp_path: Path) -> 
     store.close()
 
 
-def test_a_file_taken_away_by_hand_is_missed_once_and_forgotten(tmp_path: Path) -> None:
+def test_message_file_removed_by_hand_is_noticed_and_leaves_the_counts_right(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         queues.publish_many("mail", [NewMessage(payload=n, id=f"m{n}") for n in range(3)])
         [path] = (tmp_path / "mail" / "inbox").rglob("*~m1.json")
@@ -262,7 +266,7 @@ def test_a_file_taken_away_by_hand_is_missed_once_and_forgotten(tmp_path: Path) 
         assert list(queues.check()) == []
 
 
-def test_a_torn_line_of_results_stays_one_line(tmp_path: Path) -> None:
+def test_torn_tail_of_the_results_file_does_not_break_later_lines(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         for _ in range(2):
             queues.publish("mail", 1)

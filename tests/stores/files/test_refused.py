@@ -130,7 +130,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 @pytest.mark.parametrize("full", [full_once, full_from])
 @pytest.mark.parametrize("work", TAKEN_BACK, ids=[work.__name__ for work in TAKEN_BACK])
-def test_a_full_disk_at_any_call_leaves_everything_as_it_was(
+def test_full_disk_at_any_call_leaves_the_store_as_it_was(
     scene: Scene, tmp_path: Path, work: Work, full: Callable[[int], Callable[[int, str], int]]
 ) -> None:
     before = picture(scene.store)
@@ -159,7 +159,7 @@ def _undisturbed(folder: Path, work: Work) -> Picture:
     return _reopened(twin)
 
 
-def test_forgetting_on_a_full_disk_is_done_or_not_done_for_each(scene: Scene) -> None:
+def test_full_disk_during_forget_leaves_each_message_forgotten_or_kept(scene: Scene) -> None:
     for at in range(1, MOST_CALLS):
         scene.disk.start(full_once(at))
         try:
@@ -178,7 +178,7 @@ def test_forgetting_on_a_full_disk_is_done_or_not_done_for_each(scene: Scene) ->
 
 
 @pytest.mark.parametrize("work", [*TAKEN_BACK, _forget], ids=[work.__name__ for work in [*TAKEN_BACK, _forget]])
-def test_a_disk_that_dies_in_the_middle_loses_nothing(tmp_path: Path, work: Work) -> None:
+def test_disk_that_fails_from_any_call_on_loses_no_message(tmp_path: Path, work: Work) -> None:
     for at in range(1, MOST_CALLS, 4):
         scene = Scene(tmp_path / str(at))
         before = _cards_in(picture(scene.store))
@@ -196,7 +196,7 @@ def test_a_disk_that_dies_in_the_middle_loses_nothing(tmp_path: Path, work: Work
     pytest.fail("it never ended")
 
 
-def test_the_error_says_what_to_do_and_the_store_goes_on(scene: Scene) -> None:
+def test_full_disk_error_names_the_cause_and_the_store_continues(scene: Scene) -> None:
     scene.disk.start(full_from(1))
     with pytest.raises(StoreFull, match="no space left"):
         put(scene.store, envelope("x"))
@@ -209,7 +209,7 @@ def test_the_error_says_what_to_do_and_the_store_goes_on(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("part", ["ids", "keys"])
-def test_a_part_of_the_index_that_fails_hides_no_later_message(tmp_path: Path, part: str) -> None:
+def test_index_write_error_in_any_part_hides_no_later_message(tmp_path: Path, part: str) -> None:
     """From each call on in turn, on this part alone: the rest of the disk works, so the index stays trusted."""
     injector = Injector()
     store = FilesStore(tmp_path)
@@ -250,7 +250,7 @@ def _cards_in(seen: Picture) -> dict[str, Message]:
 
 
 @pytest.mark.parametrize("content", [b"", b'{"of":"a message that was not blanked"}'])
-def test_a_spare_file_that_is_not_blank_refuses_no_message(tmp_path: Path, content: bytes) -> None:
+def test_spare_file_that_is_not_blank_does_not_refuse_a_message(tmp_path: Path, content: bytes) -> None:
     """A message that was finished while the disk was full is left with an empty file; once it is forgotten that file
     is a spare one."""
     store = FilesStore(tmp_path / "s")

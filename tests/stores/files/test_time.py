@@ -19,7 +19,7 @@ AHEAD = [1, 999, 1_000, 59_999, 119_999, 120_000, 61 * 60_000, 3 * HOUR - 1, 3 *
 
 
 @pytest.mark.parametrize("step", [1_000, 45_000, 2 * HOUR, 500 * 24 * HOUR])
-def test_each_comes_at_its_moment_however_far_ahead_and_however_one_gets_there(tmp_path: Path, step: int) -> None:
+def test_delayed_message_is_ready_exactly_at_its_time_for_any_delay_and_clock_step(tmp_path: Path, step: int) -> None:
     """Far times are kept by the hour and come nearer by and by; each step looks, so that they do."""
     clock = ManualClock(NOW)
     with open_queues(tmp_path, clock) as queues:
@@ -38,7 +38,7 @@ def test_each_comes_at_its_moment_however_far_ahead_and_however_one_gets_there(t
             assert delivery.value() == ahead
 
 
-def test_a_lapsed_lease_comes_back_after_a_restart(tmp_path: Path) -> None:
+def test_lease_that_expired_is_redelivered_after_a_restart(tmp_path: Path) -> None:
     clock = ManualClock()
     with open_queues(tmp_path, clock) as queues:
         queues.publish("mail", 1)
@@ -49,7 +49,7 @@ def test_a_lapsed_lease_comes_back_after_a_restart(tmp_path: Path) -> None:
         assert delivery.attempt == 2
 
 
-def test_old_history_goes_and_takes_its_day_with_it(tmp_path: Path) -> None:
+def test_history_that_expired_is_removed_with_its_day_folder(tmp_path: Path) -> None:
     clock = ManualClock()
     with open_queues(tmp_path, clock) as queues:
         queues.publish_many("mail", [1, 2])
@@ -63,7 +63,7 @@ def test_old_history_goes_and_takes_its_day_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 7])
-def test_history_is_listed_oldest_first_then_what_is_only_remembered(tmp_path: Path, size: int) -> None:
+def test_history_is_listed_oldest_first_then_ids_without_content(tmp_path: Path, size: int) -> None:
     """Changes at the same moment, in the same minute and in other hours; numbers in another order than times."""
     store = FilesStore(tmp_path, durability="os")
     made = [bring(store, card, State.LEASED) for card in put(store, *[envelope(f"m{n}") for n in range(8)])]
@@ -79,7 +79,7 @@ def test_history_is_listed_oldest_first_then_what_is_only_remembered(tmp_path: P
     store.close()
 
 
-def test_a_lease_lists_no_more_names_when_more_messages_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_lists_no_more_file_names_when_the_backlog_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[int] = []
     real = os.listdir
 
@@ -107,7 +107,7 @@ def test_a_lease_lists_no_more_names_when_more_messages_wait(tmp_path: Path, mon
         ("os", ["open_write", "write", "rename"]),
     ],
 )
-def test_a_message_is_synced_before_it_is_confirmed_unless_one_asks_for_less(
+def test_durability_full_syncs_a_message_before_confirming_and_os_does_not(
     tmp_path: Path, durability: str, calls: list[str]
 ) -> None:
     disk = UnwillingDisk()
@@ -120,7 +120,7 @@ def test_a_message_is_synced_before_it_is_confirmed_unless_one_asks_for_less(
     store.close()
 
 
-def test_a_large_batch_shares_its_syncs(tmp_path: Path) -> None:
+def test_batch_of_many_messages_shares_its_syncs(tmp_path: Path) -> None:
     disk = UnwillingDisk()
     store = FilesStore(tmp_path, disk=disk)
     put(store, envelope("first"))
@@ -131,6 +131,6 @@ def test_a_large_batch_shares_its_syncs(tmp_path: Path) -> None:
     store.close()
 
 
-def test_another_durability_is_refused(tmp_path: Path) -> None:
+def test_durability_that_is_unknown_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="durability"):
         FilesStore(tmp_path, durability="hope")

@@ -14,7 +14,7 @@ from yirangmq.core.errors import StoreBusy, StoreError
 from yirangmq.stores.files.store import FilesStore
 
 
-def test_two_openers_share_everything(tmp_path: Path) -> None:
+def test_two_openers_of_a_folder_share_all_messages_and_counts(tmp_path: Path) -> None:
     with open_queues(tmp_path) as one, open_queues(tmp_path) as other:
         one.publish_many("mail", list(range(10)))
         mine, yours = one.lease("mail", 3), other.lease("mail", 3)
@@ -29,7 +29,7 @@ def test_two_openers_share_everything(tmp_path: Path) -> None:
         assert [delivery.value() for delivery in other.lease("post")] == [1]
 
 
-def test_what_one_sits_on_the_other_waits_for_and_not_for_ever(tmp_path: Path) -> None:
+def test_store_lock_held_by_a_write_transaction_makes_another_opener_time_out_as_store_busy(tmp_path: Path) -> None:
     sitting = FilesStore(tmp_path)
     other = FilesStore(tmp_path, busy_seconds=0.05)
     with sitting.transaction(), pytest.raises(StoreBusy), other.transaction():
@@ -42,7 +42,7 @@ def test_what_one_sits_on_the_other_waits_for_and_not_for_ever(tmp_path: Path) -
     other.close()
 
 
-def test_a_transaction_inside_a_transaction_is_refused(tmp_path: Path) -> None:
+def test_transaction_inside_a_transaction_is_refused(tmp_path: Path) -> None:
     store = FilesStore(tmp_path)
     with store.transaction(), pytest.raises(StoreError, match="inside"), store.transaction():
         pass
@@ -51,7 +51,7 @@ def test_a_transaction_inside_a_transaction_is_refused(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_dropped_file_wakes_who_waits_also_in_a_queue_that_did_not_exist(tmp_path: Path) -> None:
+def test_inbox_file_wakes_a_waiting_lease_also_in_a_new_queue(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         for queue in ("mail", "mail", "later"):
             found: list[object] = []
@@ -66,7 +66,9 @@ def test_a_dropped_file_wakes_who_waits_also_in_a_queue_that_did_not_exist(tmp_p
             assert found == [queue]
 
 
-def test_without_a_watch_everything_still_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inotify_missing_still_lets_a_waiting_lease_receive_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_library(name: object, **options: object) -> None:
         raise OSError("this system has neither inotify nor syncfs")
 
@@ -87,7 +89,7 @@ def test_without_a_watch_everything_still_comes(tmp_path: Path, monkeypatch: pyt
             assert found == [number]
 
 
-def test_a_watch_that_is_lost_on_the_way_is_no_loss(tmp_path: Path) -> None:
+def test_inotify_watch_on_a_recreated_file_still_reports_commits(tmp_path: Path) -> None:
     """The watched file is taken away and made anew by others: what they do is still heard of."""
     store = FilesStore(tmp_path)
     with open_queues(tmp_path) as queues:
@@ -100,7 +102,7 @@ def test_a_watch_that_is_lost_on_the_way_is_no_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_forked_child_takes_a_lock_of_its_own(tmp_path: Path) -> None:
+def test_store_lock_of_a_forked_child_is_separate_from_its_parents(tmp_path: Path) -> None:
     store = FilesStore(tmp_path, busy_seconds=0.05)
     with store.transaction():
         child = os.fork()

@@ -41,7 +41,7 @@ def tree(root: Path) -> dict[str, tuple[int, float]]:
     return {str(path.relative_to(root)): (path.stat().st_size, path.stat().st_mtime) for path in found}
 
 
-def test_day_eight_goes_and_day_seven_stays(kept: Kept) -> None:
+def test_files_by_date_housekeeping_removes_day_eight_and_keeps_day_seven(kept: Kept) -> None:
     live(kept, 9)
     before = tree(kept.root)
     would = keep(kept, dry_run=True)
@@ -54,7 +54,7 @@ def test_day_eight_goes_and_day_seven_stays(kept: Kept) -> None:
     assert keep(kept).removed == []
 
 
-def test_a_day_with_a_message_that_is_not_settled_stays(kept: Kept) -> None:
+def test_files_by_date_housekeeping_keeps_a_day_with_an_unsettled_message(kept: Kept) -> None:
     kept.queues.publish_many("slow", [b"waits", b"dies"])
     live(kept, 12)
     told = {one.day: one.why for one in keep(kept).kept}
@@ -68,7 +68,7 @@ def test_a_day_with_a_message_that_is_not_settled_stays(kept: Kept) -> None:
     assert keep(kept).removed == ["2026-01-13"]
 
 
-def test_a_clock_that_jumps_a_month_ahead_costs_no_week(one: Kept) -> None:
+def test_files_by_date_housekeeping_keeps_the_week_when_the_clock_jumps_a_month_ahead(one: Kept) -> None:
     live(one, 7)
     week = files.day_names(one.root)
     assert len(week) == 8
@@ -83,7 +83,7 @@ def test_a_clock_that_jumps_a_month_ahead_costs_no_week(one: Kept) -> None:
         assert keep(one).removed == [week[n]]
 
 
-def test_a_folder_that_is_half_removed_is_finished_at_the_next_start(one: Kept) -> None:
+def test_files_by_date_removal_of_a_folder_that_was_interrupted_finishes_at_the_next_start(one: Kept) -> None:
     live(one, 2)
     going = one.root / ".going-2026-01-01"
     going.mkdir()
@@ -93,7 +93,7 @@ def test_a_folder_that_is_half_removed_is_finished_at_the_next_start(one: Kept) 
     assert files.day_names(one.root) == ["2026-01-13", "2026-01-14", "2026-01-15"]
 
 
-def test_the_zone_of_the_machine_does_not_matter(one: Kept) -> None:
+def test_files_by_date_housekeeping_does_not_depend_on_the_time_zone(one: Kept) -> None:
     """Also at the hours at which its clocks are put forward and back."""
     live(one, 9)
     found = []
@@ -109,7 +109,7 @@ def test_the_zone_of_the_machine_does_not_matter(one: Kept) -> None:
     assert found == [["2026-01-13", "2026-01-14"]] * 4
 
 
-def test_what_is_being_written_never_goes(one: Kept) -> None:
+def test_files_by_date_housekeeping_never_removes_the_day_being_written(one: Kept) -> None:
     one.queues.publish("q", b"x")
     one.queues.ack(one.queues.lease("q")[0].lease_id)
     days = [f"2026-02-{day:02d}" for day in range(1, 12)]
@@ -122,12 +122,12 @@ def test_what_is_being_written_never_goes(one: Kept) -> None:
         one.store.files.remove("2026-01-13")
 
 
-def test_at_least_one_day_is_kept(one: Kept) -> None:
+def test_files_by_date_housekeeping_refuses_to_keep_less_than_one_day(one: Kept) -> None:
     with pytest.raises(BadInput, match="days"):
         housekeep(one.root, one.queues.read, "2026-01-13", 0)
 
 
-def test_a_snapshot_takes_the_place_of_the_one_of_its_hour(one: Kept) -> None:
+def test_files_by_date_snapshot_replaces_the_snapshot_of_the_same_hour(one: Kept) -> None:
     for text in (b"1\n", b"2\n"):
         one.store.files.write_extra_file("2026-01-13", "counts-09.json", text)
     assert (one.root / "2026-01-13" / "counts-09.json").read_bytes() == b"2\n"

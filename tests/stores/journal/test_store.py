@@ -34,7 +34,7 @@ def sqlite(tmp_path: Path) -> Iterator[Kept]:
 # -- what is told ---------------------------------------------------------------------------------------------------
 
 
-def test_a_life_is_told_line_by_line(kept: Kept) -> None:
+def test_files_by_date_record_each_acceptance_and_outcome_of_a_message_as_a_line(kept: Kept) -> None:
     queues = kept.queues
     queues.set_policy("mail", {"retry": {"limit": 1, "initialDelaySec": 1, "backoff": "fixed"}})
     queues.publish_many("mail", [NewMessage(payload={"to": "ann"}, type="letter", priority=3), b"\xff\x00", b"three"])
@@ -67,7 +67,7 @@ def test_a_life_is_told_line_by_line(kept: Kept) -> None:
     kept.agrees()
 
 
-def test_many_that_share_their_fate_are_told_one_by_one(kept: Kept) -> None:
+def test_files_by_date_write_one_line_for_each_message_of_a_batch(kept: Kept) -> None:
     kept.queues.publish_many("bulk", [b"%d" % n for n in range(50)])
     taken = kept.queues.lease("bulk", 50)
     kept.queues.ack([one.lease_id for one in taken])
@@ -76,7 +76,7 @@ def test_many_that_share_their_fate_are_told_one_by_one(kept: Kept) -> None:
     kept.agrees()
 
 
-def test_duplicates_are_not_accepted_and_redriven_ones_are_told(kept: Kept) -> None:
+def test_files_by_date_omit_duplicates_and_record_redrive_drop_and_queue_deletion(kept: Kept) -> None:
     queues = kept.queues
     queues.publish("q", NewMessage(payload=b"a", id="one"))
     queues.publish_many("q", [NewMessage(payload=b"b", id="one"), NewMessage(payload=b"c", id="two")])
@@ -102,7 +102,7 @@ def test_duplicates_are_not_accepted_and_redriven_ones_are_told(kept: Kept) -> N
     [b"", b"plain", "schön\u2028\x00\x85".encode(), b'\r\n\t"\\', bytes(range(256)), b"\xed\xa0\x80", b'{"a" : 1.0}\n'],
     ids=["empty", "plain", "odd-text", "escapes", "every-byte", "surrogate", "json-with-spaces"],
 )
-def test_every_payload_comes_back_to_the_byte(sqlite: Kept, payload: bytes) -> None:
+def test_files_by_date_restore_every_payload_byte_for_byte(sqlite: Kept, payload: bytes) -> None:
     sqlite.queues.publish("any", NewMessage(payload=payload))
     (record,) = sqlite.records
     assert payload_of(record) == payload
@@ -122,7 +122,7 @@ def _is_text(payload: bytes) -> bool:
     return True
 
 
-def test_files_are_rolled_and_each_day_has_its_folder(kept: Kept) -> None:
+def test_files_by_date_are_rolled_by_size_and_each_day_has_its_folder(kept: Kept) -> None:
     for n in range(30):
         kept.queues.publish("q", b"x" * 300)
         if n == 20:
@@ -138,7 +138,7 @@ def test_files_are_rolled_and_each_day_has_its_folder(kept: Kept) -> None:
 # -- crashes --------------------------------------------------------------------------------------------------------
 
 
-def test_lines_that_no_commit_followed_are_cut_at_the_start(kept: Kept) -> None:
+def test_files_by_date_lines_without_a_commit_are_truncated_at_the_start(kept: Kept) -> None:
     kept.queues.publish_many("q", [b"one", b"two"])
     with kept.store.files.lock:  # killed between the lines and the commit
         kept.store.files.append(
@@ -154,7 +154,7 @@ def test_lines_that_no_commit_followed_are_cut_at_the_start(kept: Kept) -> None:
     assert kept.store.findings == []
 
 
-def test_a_file_begun_for_a_commit_that_never_came_is_emptied(kept: Kept) -> None:
+def test_files_by_date_file_created_for_a_commit_that_never_happened_is_emptied(kept: Kept) -> None:
     kept.queues.publish("q", b"one")
     with kept.store.files.lock:
         kept.store.files.append(
@@ -168,7 +168,7 @@ def test_a_file_begun_for_a_commit_that_never_came_is_emptied(kept: Kept) -> Non
     kept.agrees()
 
 
-def test_what_others_put_into_the_store_is_completed_at_the_start(kept: Kept) -> None:
+def test_files_by_date_complete_messages_written_directly_to_the_store_at_the_start(kept: Kept) -> None:
     kept.queues.publish("q", b"one")
     kept.store.close()
     if kept.place.kind == "memory":
@@ -184,7 +184,7 @@ def test_what_others_put_into_the_store_is_completed_at_the_start(kept: Kept) ->
     assert kept.store.findings == []
 
 
-def test_switched_on_late_it_begins_with_what_waits(kept: Kept) -> None:
+def test_files_by_date_switched_on_later_begin_with_the_backlog(kept: Kept) -> None:
     raw = open_for_test(store=kept.raw(), clock=kept.clock, ids=CountingIds("early"))
     raw.publish_many("q", [b"%d" % n for n in range(1200)])
     with kept.inner.transaction() as transaction:
@@ -194,7 +194,7 @@ def test_switched_on_late_it_begins_with_what_waits(kept: Kept) -> None:
     kept.agrees()
 
 
-def test_lines_that_are_gone_are_told_and_completed(kept: Kept) -> None:
+def test_files_by_date_lines_that_were_lost_are_reported_and_completed(kept: Kept) -> None:
     kept.queues.publish_many("q", [b"one", b"two"])
     name = files.files(kept.root)[-1]
     kept.store.files.close()
@@ -206,7 +206,7 @@ def test_lines_that_are_gone_are_told_and_completed(kept: Kept) -> None:
     kept.agrees()
 
 
-def test_a_commit_that_was_cut_in_the_middle_is_told_as_it_is(kept: Kept) -> None:
+def test_files_by_date_of_a_partial_commit_record_the_missing_message_as_dropped(kept: Kept) -> None:
     """As the files store may leave it: the note of the commit is there, some of its messages are not."""
     kept.queues.publish_many("q", [b"one", b"two"])
     with kept.inner.transaction() as transaction:
@@ -222,7 +222,7 @@ def test_a_commit_that_was_cut_in_the_middle_is_told_as_it_is(kept: Kept) -> Non
 # -- refusals -------------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_that_fails_takes_its_lines_back(kept: Kept) -> None:
+def test_files_by_date_lines_are_removed_when_the_commit_fails(kept: Kept) -> None:
     kept.queues.publish("q", b"one")
     kept.inner.fail_at(1)
     with pytest.raises(StoreFull):
@@ -234,7 +234,7 @@ def test_a_commit_that_fails_takes_its_lines_back(kept: Kept) -> None:
 
 
 @pytest.mark.parametrize("refusal", [full_once, full_from, dead_from], ids=["once", "full", "dead"])
-def test_a_disk_that_refuses_at_any_call_leaves_no_half_line(tmp_path: Path, refusal: Any) -> None:
+def test_files_by_date_hold_no_partial_line_after_a_disk_error_at_any_call(tmp_path: Path, refusal: Any) -> None:
     """The sender is refused, and what it sent is neither in the store nor in the files."""
     at, refused = 1, 1
     while refused:
@@ -263,7 +263,7 @@ def test_a_disk_that_refuses_at_any_call_leaves_no_half_line(tmp_path: Path, ref
     assert at > 10
 
 
-def test_a_full_disk_is_told_as_one(sqlite: Kept) -> None:
+def test_full_disk_of_files_by_date_raises_store_full_and_stores_nothing(sqlite: Kept) -> None:
     disk = sqlite.disk = UnwillingDisk()
     sqlite.killed()
     disk.start(full_from(1))
@@ -275,7 +275,7 @@ def test_a_full_disk_is_told_as_one(sqlite: Kept) -> None:
 # -- check ----------------------------------------------------------------------------------------------------------
 
 
-def test_check_finds_what_is_wrong(sqlite: Kept) -> None:
+def test_files_by_date_check_finds_changed_duplicate_missing_and_torn_lines(sqlite: Kept) -> None:
     sqlite.queues.publish_many("q", [b"one", b"two", b"three"])
     sqlite.queues.publish("q", b"x" * 5000)
     sqlite.queues.publish("q", b"four")
@@ -288,12 +288,12 @@ def test_check_finds_what_is_wrong(sqlite: Kept) -> None:
     assert found == {"record": 2, "twice": 1, "missing": 2, "torn": 1}
 
 
-def test_heads_are_read_without_the_rest() -> None:
+def test_files_by_date_line_head_is_parsed_without_the_rest() -> None:
     head = head_of(b'{"record":"outcome","at":"t","seq":7,"queue":"q","messageId":"m","state":"done","attempt":1}\n')
     assert (head.kind, head.seq, head.queue, head.id, head.state) == ("outcome", 7, "q", "m", State.DONE)
 
 
-def test_the_format_is_what_it_was(tmp_path: Path) -> None:
+def test_files_by_date_format_version_1_is_unchanged(tmp_path: Path) -> None:
     """Version 1, to the byte; and it is read as it was written."""
     kept = Kept("memory", tmp_path)
     queues = kept.queues

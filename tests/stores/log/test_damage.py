@@ -69,7 +69,7 @@ def check_log(folder: Path, expected: list[Record], made: Made) -> None:
 # -- half a write -----------------------------------------------------------------------------------------------------
 
 
-def test_a_write_cut_off_at_any_byte_leaves_the_records_that_are_whole(tmp_path: Path, made: Made) -> None:
+def test_torn_tail_cut_at_any_byte_keeps_every_complete_record(tmp_path: Path, made: Made) -> None:
     whole = made.path.read_bytes()
     ends = _ends(made)
     for at in range(made.begin, made.end):
@@ -90,7 +90,7 @@ def _ends(made: Made) -> list[int]:
 
 
 @given(st.sets(st.integers(0, 2)), st.integers(1, 3))
-def test_what_was_never_confirmed_does_not_come_back_between_later_records(
+def test_torn_tail_records_never_confirmed_do_not_reappear_behind_later_appends(
     tmp_path_factory: pytest.TempPathFactory, made: Made, lost: set[int], count: int
 ) -> None:
     """The first record of a write is lost, later ones are not: they must not follow what is written in its place."""
@@ -110,12 +110,12 @@ def test_what_was_never_confirmed_does_not_come_back_between_later_records(
         assert list(stray_records(file.fileno(), 0, 8, 100)) == []
 
 
-def test_a_record_the_writer_had_no_time_to_confirm_is_kept_if_it_is_whole(tmp_path: Path, made: Made) -> None:
+def test_torn_tail_keeps_a_complete_record_written_but_not_confirmed_before_a_kill(tmp_path: Path, made: Made) -> None:
     """The publisher was killed between the write and the sync: it is in the file, so it is a record."""
     check_log(made.copy(tmp_path / "log"), made.records, made)
 
 
-def test_a_used_file_whose_old_records_follow_the_end_is_not_mistaken(tmp_path: Path) -> None:
+def test_segment_reusing_a_retired_file_ignores_old_records_behind_its_end(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     with open_log(folder) as log:
         fill(log, 60)
@@ -153,7 +153,7 @@ def check_damaged(folder: Path, made: Made, *, at_least: int) -> list[Gap]:
 
 
 @given(st.data())
-def test_a_changed_bit_costs_one_record_at_most_and_is_told(
+def test_damage_of_one_bit_costs_at_most_one_record_and_is_reported(
     tmp_path_factory: pytest.TempPathFactory, long: Made, data: st.DataObject
 ) -> None:
     folder = long.copy(tmp_path_factory.mktemp("flip") / "log")
@@ -168,7 +168,7 @@ def test_a_changed_bit_costs_one_record_at_most_and_is_told(
 
 
 @given(st.data())
-def test_any_damage_is_survived_and_told(
+def test_damage_of_any_kind_is_survived_and_reported(
     tmp_path_factory: pytest.TempPathFactory, long: Made, data: st.DataObject
 ) -> None:
     """Parts of files overwritten with rubbish or zeros, or cut off."""
@@ -188,7 +188,9 @@ def test_any_damage_is_survived_and_told(
     check_damaged(folder, long, at_least=0)
 
 
-def test_a_damaged_segment_is_set_aside_with_the_reason_and_the_gap_has_both_ends(tmp_path: Path, long: Made) -> None:
+def test_quarantine_keeps_a_damaged_segment_with_its_reason_and_the_gap_has_both_ends(
+    tmp_path: Path, long: Made
+) -> None:
     folder = long.copy(tmp_path / "log")
     second = segments(folder)[1]
     content = bytearray(second.read_bytes())
@@ -210,7 +212,7 @@ def test_a_damaged_segment_is_set_aside_with_the_reason_and_the_gap_has_both_end
         assert log.gaps() == [Gap(first, first)]
 
 
-def test_a_segment_without_a_head_is_made_anew_of_its_records(tmp_path: Path, long: Made) -> None:
+def test_segment_without_a_head_is_rebuilt_from_its_records_and_quarantined(tmp_path: Path, long: Made) -> None:
     folder = long.copy(tmp_path / "log")
     overwrite(segments(folder)[1], 0, bytes(HEAD_SIZE))
     with open_log(folder) as log:
@@ -220,7 +222,7 @@ def test_a_segment_without_a_head_is_made_anew_of_its_records(tmp_path: Path, lo
     assert names(folder / "quarantine") == [segments(folder)[1].name, f"{segments(folder)[1].name}.txt"]
 
 
-def test_a_segment_that_is_gone_is_a_gap(tmp_path: Path, long: Made) -> None:
+def test_segment_that_is_missing_is_reported_as_a_gap(tmp_path: Path, long: Made) -> None:
     folder = long.copy(tmp_path / "log")
     segments(folder)[1].unlink()
     with open_log(folder) as log:
@@ -228,7 +230,7 @@ def test_a_segment_that_is_gone_is_a_gap(tmp_path: Path, long: Made) -> None:
         assert log.epoch == long.epoch
 
 
-def test_damage_in_the_last_segment_is_no_reason_to_drop_what_follows(tmp_path: Path, long: Made) -> None:
+def test_damage_in_the_last_segment_loses_one_record_and_keeps_those_that_follow(tmp_path: Path, long: Made) -> None:
     """The writes after the damaged record prove that it was on disk: it is lost, they are not."""
     folder = long.copy(tmp_path / "log")
     first = long.firsts[-1]
@@ -246,7 +248,7 @@ def long_path(folder: Path) -> Path:
     return segments(folder)[-1]
 
 
-def test_a_lost_end_is_another_epoch(tmp_path: Path, long: Made) -> None:
+def test_epoch_changes_when_the_last_segment_is_lost(tmp_path: Path, long: Made) -> None:
     """Nobody knows how much was lost, so no sequence of the old feed may be taken for one of the new."""
     folder = long.copy(tmp_path / "log")
     long_path(folder).unlink()
@@ -261,7 +263,7 @@ def test_a_lost_end_is_another_epoch(tmp_path: Path, long: Made) -> None:
         assert sequences(log.reader().records(1)) == list(range(1, long.firsts[-1] + 1))
 
 
-def test_a_lost_log_is_another_epoch(tmp_path: Path) -> None:
+def test_epoch_changes_when_the_whole_log_is_lost(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         fill(log, 10)
         epoch = log.epoch
@@ -274,7 +276,7 @@ def test_a_lost_log_is_another_epoch(tmp_path: Path) -> None:
 # -- what is not ours -------------------------------------------------------------------------------------------------
 
 
-def test_another_epoch_than_expected_is_refused_and_nothing_changes(tmp_path: Path, long: Made) -> None:
+def test_epoch_other_than_expected_is_refused_and_no_file_changes(tmp_path: Path, long: Made) -> None:
     folder = long.copy(tmp_path / "log")
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(WrongEpoch, match=long.epoch):
@@ -283,7 +285,7 @@ def test_another_epoch_than_expected_is_refused_and_nothing_changes(tmp_path: Pa
     open_log(folder, epoch=long.epoch).close()
 
 
-def test_a_segment_of_another_log_is_refused_by_name(tmp_path: Path, long: Made) -> None:
+def test_segment_of_another_log_is_refused_with_wrong_epoch(tmp_path: Path, long: Made) -> None:
     folder = long.copy(tmp_path / "log")
     with open_log(tmp_path / "other") as other:
         fill(other, 100, batch=5, size=60)
@@ -292,14 +294,14 @@ def test_a_segment_of_another_log_is_refused_by_name(tmp_path: Path, long: Made)
         open_log(folder)
 
 
-def test_a_renamed_segment_is_refused_by_name(tmp_path: Path, long: Made) -> None:
+def test_segment_that_was_renamed_is_refused_by_name(tmp_path: Path, long: Made) -> None:
     folder = long.copy(tmp_path / "log")
     segments(folder)[1].rename(folder / "00000000000000000099.log")
     with pytest.raises(StoreDamaged, match=r"00000000000000000099\.log holds the segment that begins at"):
         open_log(folder)
 
 
-def test_a_later_version_is_refused(tmp_path: Path, long: Made) -> None:
+def test_segment_version_from_a_later_release_is_refused(tmp_path: Path, long: Made) -> None:
     folder = long.copy(tmp_path / "log")
     first = segments(folder)[0]
     head = bytearray(first.read_bytes()[:HEAD_SIZE])
@@ -310,14 +312,14 @@ def test_a_later_version_is_refused(tmp_path: Path, long: Made) -> None:
         open_log(folder)
 
 
-def test_a_folder_of_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_log_folder_of_other_files_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(StoreError, match=r"holds no log but other files, such as 'letter\.txt'"):
         open_log(tmp_path)
     assert names(tmp_path) == ["letter.txt"]
 
 
-def test_other_files_beside_a_log_do_no_harm(tmp_path: Path, long: Made) -> None:
+def test_log_folder_with_a_foreign_file_opens_and_keeps_the_file(tmp_path: Path, long: Made) -> None:
     folder = long.copy(tmp_path / "log")
     (folder / "notes.txt").write_text("mine")
     with open_log(folder) as log:

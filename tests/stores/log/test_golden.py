@@ -30,19 +30,19 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in segments(folder)}
 
 
-def test_a_log_is_written_as_it_always_was(tmp_path: Path) -> None:
+def test_golden_log_is_written_byte_for_byte_as_before(tmp_path: Path) -> None:
     make(tmp_path / "log")
     assert contents(tmp_path / "log") == contents(GOLDEN)
     assert len(contents(GOLDEN)) == 2
 
 
-def test_a_log_written_before_is_read() -> None:
+def test_golden_log_written_before_is_read() -> None:
     view = SegmentView(GOLDEN)
     assert view.epoch == EPOCH.hex()
     assert list(view.reader().records(1)) == RECORDS
 
 
-def test_a_log_written_before_goes_on(tmp_path: Path) -> None:
+def test_golden_log_written_before_opens_for_writing_with_its_records_and_topics(tmp_path: Path) -> None:
     shutil.copytree(GOLDEN, tmp_path / "log")
     with open_log(tmp_path / "log") as log:
         assert list(log.reader().records(1)) == RECORDS
@@ -59,7 +59,7 @@ def offsets(heading: str) -> list[int]:
     return [int(number) for number in re.findall(r"^\| (\d+) \|", part, re.MULTILINE)]
 
 
-def test_the_page_has_every_member_of_every_part() -> None:
+def test_log_page_lists_the_offset_of_every_field_of_record_head_and_seal() -> None:
     assert offsets("A record") == [0, 4, 5, 6, 8, 12, 16, 24, 32, 40, 42, 44, 46, records.HEAD]
     assert offsets("The head of a segment") == [0, 8, 10, 12, 16, 32, 48, 56, 64, 72]
     assert offsets("The seal") == [0, 8, 10, 12, 16, 24, 32, 40, 48, 56]
@@ -68,7 +68,7 @@ def test_the_page_has_every_member_of_every_part() -> None:
 
 
 @pytest.mark.parametrize("name", ["plain", "all members"])
-def test_the_example_on_the_page_is_a_record(name: str) -> None:
+def test_log_page_example_bytes_are_a_record(name: str) -> None:
     shown = [
         bytes.fromhex("".join(re.findall(r"^([0-9a-f ]+?)(?:  |$)", block, re.MULTILINE)))
         for block in re.findall(r"```\n([0-9a-f]{8}  .*?)```", PAGE, re.DOTALL)
@@ -76,7 +76,7 @@ def test_the_example_on_the_page_is_a_record(name: str) -> None:
     assert frame_of(name) in shown
 
 
-def test_the_program_on_the_page_runs(
+def test_log_page_program_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -16,7 +16,7 @@ from yirangmq.wire.records import RecordReader
 SIZES = (0, 1, 4064, 4065, 1 << 20)
 
 
-def test_a_new_log_is_empty_and_has_an_epoch(tmp_path: Path) -> None:
+def test_log_that_is_new_is_empty_and_has_an_epoch(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         assert (log.first, log.last, log.size) == (1, 0, 0)
         assert len(log.epoch) == 32
@@ -25,7 +25,7 @@ def test_a_new_log_is_empty_and_has_an_epoch(tmp_path: Path) -> None:
         assert list(log.reader().pieces(1)) == []
 
 
-def test_a_record_comes_back_as_it_went_in(tmp_path: Path) -> None:
+def test_append_and_read_return_the_same_record(tmp_path: Path) -> None:
     clock = NanosecondClock()
     with open_log(tmp_path / "log", now_ns=clock) as log:
         given = NewRecord("trades", b"\x00hello\xff", "key", {"type": "tick"})
@@ -37,7 +37,7 @@ def test_a_record_comes_back_as_it_went_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_payloads_of_every_size_pass(tmp_path: Path, size: int) -> None:
+def test_payload_of_every_size_is_stored_and_read_back(tmp_path: Path, size: int) -> None:
     with open_log(tmp_path / "log") as log:
         log.append([NewRecord("t", b"before"), NewRecord("t", bytes(size)), NewRecord("t", b"after")])
     with open_log(tmp_path / "log") as log:
@@ -45,7 +45,7 @@ def test_payloads_of_every_size_pass(tmp_path: Path, size: int) -> None:
         assert [len(record.payload) for record in log.reader().records(2, 3)] == [size]
 
 
-def test_numbers_have_no_gaps_in_the_log_and_in_each_topic(tmp_path: Path) -> None:
+def test_sequence_has_no_gaps_in_the_log_or_in_any_topic(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         found = fill(log, 60, batch=7)
         assert sequences(found) == list(range(1, 61))
@@ -55,7 +55,7 @@ def test_numbers_have_no_gaps_in_the_log_and_in_each_topic(tmp_path: Path) -> No
         assert log.gaps() == []
 
 
-def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
+def test_reopen_keeps_epoch_topics_and_records_and_continues_the_sequence(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         epoch, before, topics = log.epoch, fill(log, 50, batch=3), log.topics()
     with open_log(tmp_path / "log") as log:
@@ -66,7 +66,7 @@ def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
         assert record.topic_sequence == 26
 
 
-def test_a_topic_whose_records_are_all_retired_keeps_its_number(tmp_path: Path) -> None:
+def test_topic_whose_records_are_all_retired_keeps_its_topic_sequence(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         log.append(new(5, "rare"))
         fill(log, 60)
@@ -79,7 +79,7 @@ def test_a_topic_whose_records_are_all_retired_keeps_its_number(tmp_path: Path) 
         assert log.topics()["rare"].topic_sequence == 6
 
 
-def test_topics_are_counted_with_what_is_kept(tmp_path: Path) -> None:
+def test_topic_state_counts_only_the_records_that_are_kept(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         kept = fill(log, 60)
         log.trim(30)
@@ -92,7 +92,7 @@ def test_topics_are_counted_with_what_is_kept(tmp_path: Path) -> None:
         assert sum(state.size for state in log.topics().values()) == log.size
 
 
-def test_two_to_the_thirty_second_is_no_boundary(tmp_path: Path) -> None:
+def test_sequence_passes_two_to_the_thirty_second_without_error(tmp_path: Path) -> None:
     make_log(tmp_path / "log", 2**32 - 20, {"trades": 2**32 - 5, "quotes": 7})
     with open_log(tmp_path / "log") as log:
         found = fill(log, 40, batch=3)
@@ -105,7 +105,7 @@ def test_two_to_the_thirty_second_is_no_boundary(tmp_path: Path) -> None:
         assert log.first <= 2**32 + 1
 
 
-def test_the_last_sequence_of_all_is_the_last(tmp_path: Path) -> None:
+def test_sequence_beyond_the_64_bit_maximum_is_refused_as_too_large(tmp_path: Path) -> None:
     make_log(tmp_path / "log", MAX_SEQUENCE - 1, {})
     with open_log(tmp_path / "log") as log:
         log.append(new(2))
@@ -114,7 +114,7 @@ def test_the_last_sequence_of_all_is_the_last(tmp_path: Path) -> None:
         assert sequences(log.reader().records(MAX_SEQUENCE - 1)) == [MAX_SEQUENCE - 1, MAX_SEQUENCE]
 
 
-def test_a_batch_larger_than_a_segment_has_one_of_its_own(tmp_path: Path) -> None:
+def test_segment_of_its_own_holds_a_batch_larger_than_a_segment(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         log.append(new(1))
         log.append(new(100))
@@ -124,7 +124,7 @@ def test_a_batch_larger_than_a_segment_has_one_of_its_own(tmp_path: Path) -> Non
         assert log.last == 102
 
 
-def test_a_first_batch_larger_than_the_segment_takes_its_place(tmp_path: Path) -> None:
+def test_segment_that_is_empty_is_replaced_by_a_first_batch_larger_than_it(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         epoch = log.epoch
         log.append(new(30))
@@ -135,7 +135,7 @@ def test_a_first_batch_larger_than_the_segment_takes_its_place(tmp_path: Path) -
         assert (log.epoch, log.last, log.gaps()) == (epoch, 31, [])
 
 
-def test_time_never_goes_back(tmp_path: Path) -> None:
+def test_record_time_never_goes_back_when_the_clock_does(tmp_path: Path) -> None:
     clock = NanosecondClock()
     with open_log(tmp_path / "log", now_ns=clock) as log:
         log.append(new(1))
@@ -149,7 +149,7 @@ def test_time_never_goes_back(tmp_path: Path) -> None:
 # -- callers ----------------------------------------------------------------------------------------------------------
 
 
-def test_many_callers_share_a_write_and_each_gets_its_own_numbers(tmp_path: Path) -> None:
+def test_group_commit_of_concurrent_appends_gives_each_caller_its_own_sequences(tmp_path: Path) -> None:
     results: list[AppendResult] = []
     commits: list[list[int]] = []
     with open_log(tmp_path / "log", LogSettings(segment_bytes=1 << 16)) as log:
@@ -174,7 +174,7 @@ def test_many_callers_share_a_write_and_each_gets_its_own_numbers(tmp_path: Path
     assert len(commits) < len(firsts)
 
 
-def test_whoever_listens_is_told_before_the_caller_goes_on(tmp_path: Path) -> None:
+def test_commit_listener_runs_before_the_append_returns(tmp_path: Path) -> None:
     told: list[int] = []
     with open_log(tmp_path / "log") as log:
         log.on_commit(lambda done: told.extend(one.last for one in done))
@@ -193,7 +193,7 @@ def test_whoever_listens_is_told_before_the_caller_goes_on(tmp_path: Path) -> No
     ],
     ids=["none", "topic", "payload", "topic-type", "headers"],
 )
-def test_a_bad_record_is_refused_by_name_and_nothing_of_its_batch_is_stored(
+def test_bad_record_is_refused_by_field_and_nothing_of_its_batch_is_stored(
     tmp_path: Path, batch: list[NewRecord], field: str
 ) -> None:
     with open_log(tmp_path / "log") as log:
@@ -209,13 +209,13 @@ def test_a_bad_record_is_refused_by_name_and_nothing_of_its_batch_is_stored(
     ("settings", "field"),
     [(LogSettings(segment_bytes=10), "segmentBytes"), (LogSettings(durability="no"), "durability")],  # type: ignore[arg-type]
 )
-def test_settings_are_refused_by_name(tmp_path: Path, settings: LogSettings, field: str) -> None:
+def test_log_settings_that_are_wrong_are_refused_by_field(tmp_path: Path, settings: LogSettings, field: str) -> None:
     with pytest.raises(BadInput) as caught:
         open_log(tmp_path / "log", settings)
     assert caught.value.field == field
 
 
-def test_one_process_writes(tmp_path: Path) -> None:
+def test_writer_lock_refuses_a_second_writer_as_store_busy(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         log.append(new(1))
         with pytest.raises(StoreBusy):
@@ -223,7 +223,7 @@ def test_one_process_writes(tmp_path: Path) -> None:
         assert log.append(new(1)).last == 2
 
 
-def test_a_closed_log_says_so(tmp_path: Path) -> None:
+def test_closed_log_refuses_append_and_trim_as_unavailable(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log")
     log.close()
     log.close()
@@ -233,7 +233,7 @@ def test_a_closed_log_says_so(tmp_path: Path) -> None:
         log.trim(1)
 
 
-def test_durability_os_survives_being_closed_and_names_itself(tmp_path: Path) -> None:
+def test_durability_os_keeps_its_records_after_close_and_reports_its_name(tmp_path: Path) -> None:
     with open_log(tmp_path / "log", SMALL._replace(durability="os")) as log:
         assert log.durability == "os"
         before = fill(log, 40)
@@ -245,7 +245,7 @@ def test_durability_os_survives_being_closed_and_names_itself(tmp_path: Path) ->
 # -- giving up --------------------------------------------------------------------------------------------------------
 
 
-def test_trim_gives_up_whole_segments_before_a_sequence(tmp_path: Path) -> None:
+def test_trim_retires_whole_segments_before_a_sequence(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         before = fill(log, 60)
         firsts = [int(path.stem) for path in segments(tmp_path / "log")]
@@ -258,7 +258,7 @@ def test_trim_gives_up_whole_segments_before_a_sequence(tmp_path: Path) -> None:
         assert log.gaps() == []
 
 
-def test_trim_of_everything_leaves_the_numbers(tmp_path: Path) -> None:
+def test_trim_of_everything_continues_the_sequence(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         fill(log, 25)
         assert log.trim(26).first == 26
@@ -268,7 +268,7 @@ def test_trim_of_everything_leaves_the_numbers(tmp_path: Path) -> None:
         assert sequences(log.reader().records(26)) == [26]
 
 
-def test_age_takes_what_is_older_also_where_nothing_new_came(tmp_path: Path) -> None:
+def test_retention_by_age_retires_older_segments_even_without_new_records(tmp_path: Path) -> None:
     clock = NanosecondClock()
     with open_log(tmp_path / "log", now_ns=clock) as log:
         fill(log, 20)
@@ -282,7 +282,7 @@ def test_age_takes_what_is_older_also_where_nothing_new_came(tmp_path: Path) -> 
         assert log.first == 41
 
 
-def test_size_keeps_at_least_so_much(tmp_path: Path) -> None:
+def test_retention_by_size_keeps_at_least_that_many_bytes_and_the_last_segment(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         fill(log, 60)
         whole = log.size
@@ -293,7 +293,7 @@ def test_size_keeps_at_least_so_much(tmp_path: Path) -> None:
         assert len(log.chain) == 1
 
 
-def test_nothing_goes_that_the_slowest_subscriber_needs(tmp_path: Path) -> None:
+def test_retention_keeps_records_above_the_floor_of_the_slowest_subscriber(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         fill(log, 60)
         log.retain(Retention(age_ns=0, size=0), floor=20)
@@ -313,7 +313,7 @@ def test_nothing_goes_that_the_slowest_subscriber_needs(tmp_path: Path) -> None:
     ],
     ids=["age", "size", "part-of-a-byte", "floor"],
 )
-def test_a_rule_that_makes_no_sense_takes_nothing(
+def test_retention_with_an_invalid_rule_or_floor_is_refused_by_field_and_deletes_nothing(
     tmp_path: Path, rule: Retention, floor: int | None, field: str
 ) -> None:
     with open_log(tmp_path / "log") as log:
@@ -324,7 +324,7 @@ def test_a_rule_that_makes_no_sense_takes_nothing(
         assert log.first == 1
 
 
-def test_what_is_given_up_is_a_clear_error_with_both_numbers(tmp_path: Path) -> None:
+def test_retired_sequence_raises_an_error_with_both_sequences(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         fill(log, 60)
         log.trim(30)
@@ -333,7 +333,7 @@ def test_what_is_given_up_is_a_clear_error_with_both_numbers(tmp_path: Path) -> 
         assert (caught.value.asked, caught.value.first) == (5, log.first)
 
 
-def test_a_retired_file_is_used_again(tmp_path: Path) -> None:
+def test_retired_segment_file_is_reused(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     with open_log(folder) as log:
         fill(log, 60)
@@ -346,7 +346,7 @@ def test_a_retired_file_is_used_again(tmp_path: Path) -> None:
         assert list(log.reader().records(log.first)) == found
 
 
-def test_closing_leaves_segments_and_nothing_else(tmp_path: Path) -> None:
+def test_close_leaves_only_segment_files(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     with SegmentLog(folder, LogSettings(segment_bytes=1 << 16)) as log:
         fill(log, 400, batch=10)
@@ -354,7 +354,7 @@ def test_closing_leaves_segments_and_nothing_else(tmp_path: Path) -> None:
     assert names(folder) == [path.name for path in segments(folder)]
 
 
-def test_files_are_made_ready_ahead_and_sealed_behind(tmp_path: Path) -> None:
+def test_seal_and_preallocation_in_the_background_lose_no_record(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     with SegmentLog(folder, LogSettings(segment_bytes=1 << 16)) as log:
         before = fill(log, 1000, batch=10)
@@ -364,7 +364,7 @@ def test_files_are_made_ready_ahead_and_sealed_behind(tmp_path: Path) -> None:
         assert list(log.reader().records(1)) == before
 
 
-def test_large_appends_between_small_ones_are_read_as_they_come(tmp_path: Path) -> None:
+def test_direct_io_of_large_appends_between_small_ones_is_read_in_order(tmp_path: Path) -> None:
     """Those go past the page cache, through which everybody reads, and these do not."""
     folder = tmp_path / "log"
     settings = LogSettings(segment_bytes=8 << 20)
@@ -382,7 +382,7 @@ def test_large_appends_between_small_ones_are_read_as_they_come(tmp_path: Path) 
         assert [record.payload for record in log.reader().records(1)] == expected
 
 
-def test_nobody_makes_zeros_for_who_writes_much_at_a_time(tmp_path: Path) -> None:
+def test_spare_segment_is_preallocated_after_a_small_append_but_not_after_large_appends(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     with SegmentLog(folder, LogSettings(segment_bytes=4 << 20)) as log:
         for number in range(4):

@@ -30,7 +30,7 @@ def log(tmp_path: Path) -> Iterator[SegmentLog]:
         yield log
 
 
-def test_reading_history_while_publishing_disturbs_nobody(log: SegmentLog) -> None:
+def test_reader_of_history_and_concurrent_appends_do_not_disturb_each_other(log: SegmentLog) -> None:
     """Elsewhere reader and writer shared one position in the file: after ten puts, a read of the third and two more
     puts, records 4, 5, 11 and 12 could not be read."""
     log.append(new(10))
@@ -47,7 +47,7 @@ def test_reading_history_while_publishing_disturbs_nobody(log: SegmentLog) -> No
     assert sequences(reader.records(1)) == list(range(1, 53))
 
 
-def test_a_span_is_what_was_asked_for(log: SegmentLog) -> None:
+def test_reader_returns_and_counts_exactly_the_requested_span(log: SegmentLog) -> None:
     found = fill(log, 40)
     reader = log.reader()
     for start in range(1, 42):
@@ -57,7 +57,7 @@ def test_a_span_is_what_was_asked_for(log: SegmentLog) -> None:
             assert reader.count(start, stop) == len(wanted)
 
 
-def test_pieces_sent_by_the_system_are_the_records(log: SegmentLog) -> None:
+def test_pieces_of_segment_files_sent_by_sendfile_are_the_records(log: SegmentLog) -> None:
     found = fill(log, 40)
     reader = log.reader()
     assert sent(reader.pieces(1)) == found
@@ -69,7 +69,7 @@ def test_pieces_sent_by_the_system_are_the_records(log: SegmentLog) -> None:
     assert sent(reader.pieces(7, 33, only("quotes"))) == [r for r in found[6:32] if r.topic == "quotes"]
 
 
-def test_frames_of_a_topic_come_together(log: SegmentLog) -> None:
+def test_frames_of_a_filtered_topic_are_joined_into_parts_of_bounded_size(log: SegmentLog) -> None:
     found = [record for record in fill(log, 40) if record.topic == "quotes"]
     parts = list(log.reader().frames(1, wanted=only("quotes"), size=1500))
     assert [record for part in parts for record in RecordReader().feed(part.data)] == found
@@ -82,7 +82,7 @@ topics = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=60
 
 
 @given(topics, st.sets(st.sampled_from(["a", "b", "c", "d", "e"])), st.data())
-def test_a_filter_gives_what_it_names_in_every_form(
+def test_filter_selects_the_same_records_as_records_pieces_frames_and_count(
     tmp_path_factory: pytest.TempPathFactory, order: list[str], wanted: set[str], data: st.DataObject
 ) -> None:
     with open_log(tmp_path_factory.mktemp("log"), SMALL._replace(durability="os", segment_bytes=1024)) as log:
@@ -102,7 +102,7 @@ def test_a_filter_gives_what_it_names_in_every_form(
         assert reader.count(start, stop, wanted.__contains__) == len(expected)
 
 
-def test_a_filter_is_asked_once_for_each_topic(log: SegmentLog) -> None:
+def test_filter_is_called_once_for_each_topic(log: SegmentLog) -> None:
     fill(log, 40)
     asked: list[str] = []
 
@@ -134,7 +134,7 @@ class GrowingSource:
         self._log.refresh(reload=reload)
 
 
-def test_what_comes_while_a_span_is_counted_is_not_counted(tmp_path: Path) -> None:
+def test_count_of_a_span_ignores_records_appended_while_counting(tmp_path: Path) -> None:
     for at in range(1, 30):
         with open_log(tmp_path / str(at)) as log:
             fill(log, 20)
@@ -145,7 +145,7 @@ def test_what_comes_while_a_span_is_counted_is_not_counted(tmp_path: Path) -> No
     raise AssertionError("it looks too often")
 
 
-def test_time_finds_the_first_record_from_then_on(tmp_path: Path) -> None:
+def test_sequence_at_finds_the_first_record_at_or_after_a_time(tmp_path: Path) -> None:
     clock = NanosecondClock()
     with open_log(tmp_path / "log", now_ns=clock) as log:
         for _ in range(20):
@@ -162,14 +162,14 @@ def test_time_finds_the_first_record_from_then_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", [-1, 0, 12])
-def test_a_start_outside_the_log_is_refused_by_name(log: SegmentLog, start: int) -> None:
+def test_start_outside_the_log_is_refused_by_field(log: SegmentLog, start: int) -> None:
     log.append(new(10))
     with pytest.raises(BadInput) as caught:
         log.reader().pieces(start)
     assert caught.value.field == "start"
 
 
-def test_a_reader_goes_on_with_the_segment_it_holds_and_learns_of_the_next(log: SegmentLog) -> None:
+def test_reader_finishes_the_segment_it_holds_and_raises_retired_for_the_next(log: SegmentLog) -> None:
     found = fill(log, 60)
     first_segment = log.chain[0]
     slow = log.reader().records(1)
@@ -183,7 +183,7 @@ def test_a_reader_goes_on_with_the_segment_it_holds_and_learns_of_the_next(log: 
     assert caught.value.first == log.first
 
 
-def test_a_piece_stays_what_it_is_while_it_is_being_sent(log: SegmentLog) -> None:
+def test_piece_in_flight_keeps_its_bytes_after_its_segment_is_retired(log: SegmentLog) -> None:
     fill(log, 60)
     pieces = log.reader().pieces(1)
     piece = next(pieces)
@@ -194,7 +194,7 @@ def test_a_piece_stays_what_it_is_while_it_is_being_sent(log: SegmentLog) -> Non
     pieces.close()  # type: ignore[attr-defined]
 
 
-def test_an_index_that_cannot_be_read_is_made_anew(log: SegmentLog) -> None:
+def test_index_of_a_segment_that_cannot_be_read_is_rebuilt(log: SegmentLog) -> None:
     found = fill(log, 40)
     with segments(log.folder)[0].open("r+b") as file:
         file.seek(log.chain[0].tail.end + 20)
@@ -204,7 +204,7 @@ def test_an_index_that_cannot_be_read_is_made_anew(log: SegmentLog) -> None:
     assert list(reader.records(3, wanted=only("quotes"))) == [r for r in found[2:] if r.topic == "quotes"]
 
 
-def test_a_frame_that_changed_is_noticed_and_named(log: SegmentLog) -> None:
+def test_damaged_frame_is_detected_and_named_by_file_and_record(log: SegmentLog) -> None:
     fill(log, 40)
     with segments(log.folder)[0].open("r+b") as file:
         file.seek(log.chain[0].head.begin + 200)
@@ -217,7 +217,7 @@ def test_a_frame_that_changed_is_noticed_and_named(log: SegmentLog) -> None:
 # -- from outside -----------------------------------------------------------------------------------------------------
 
 
-def test_a_view_sees_what_the_writer_confirmed_and_follows(log: SegmentLog) -> None:
+def test_view_shows_the_confirmed_records_and_follows_after_refresh(log: SegmentLog) -> None:
     found = fill(log, 20)
     with SegmentView(log.folder) as view:
         assert (view.epoch, view.first, view.last) == (log.epoch, 1, 20)
@@ -231,7 +231,7 @@ def test_a_view_sees_what_the_writer_confirmed_and_follows(log: SegmentLog) -> N
         assert view.gaps() == []
 
 
-def test_a_view_needs_no_writer(log: SegmentLog) -> None:
+def test_view_reads_a_log_without_a_writer(log: SegmentLog) -> None:
     found = fill(log, 30)
     log.close()
     view = SegmentView(log.folder)
@@ -239,7 +239,7 @@ def test_a_view_needs_no_writer(log: SegmentLog) -> None:
     assert view.unreadable == []
 
 
-def test_a_view_changes_nothing(log: SegmentLog) -> None:
+def test_view_changes_no_file(log: SegmentLog) -> None:
     fill(log, 30)
     log.close()
     before = {path.name: path.read_bytes() for path in log.folder.iterdir()}
@@ -247,7 +247,7 @@ def test_a_view_changes_nothing(log: SegmentLog) -> None:
     assert {path.name: path.read_bytes() for path in log.folder.iterdir()} == before
 
 
-def test_a_view_learns_of_what_was_given_up(log: SegmentLog) -> None:
+def test_view_raises_retired_for_trimmed_records_and_reads_on_from_the_first(log: SegmentLog) -> None:
     fill(log, 60)
     view = SegmentView(log.folder)
     log.trim(40)
@@ -257,7 +257,7 @@ def test_a_view_learns_of_what_was_given_up(log: SegmentLog) -> None:
     assert sequences(view.reader().records(log.first)) == list(range(log.first, 61))
 
 
-def test_a_view_does_not_show_half_a_write(log: SegmentLog) -> None:
+def test_view_hides_a_torn_tail(log: SegmentLog) -> None:
     fill(log, 8)
     end = log.chain[-1]
     data = log.append(new(3)).data
@@ -268,7 +268,7 @@ def test_a_view_does_not_show_half_a_write(log: SegmentLog) -> None:
     assert SegmentView(log.folder).last == 10
 
 
-def test_a_view_tells_when_the_feed_began_anew(log: SegmentLog) -> None:
+def test_view_refresh_raises_wrong_epoch_when_the_log_was_recreated(log: SegmentLog) -> None:
     fill(log, 10)
     view = SegmentView(log.folder)
     log.close()
@@ -283,7 +283,7 @@ def test_a_view_tells_when_the_feed_began_anew(log: SegmentLog) -> None:
         assert SegmentView(log.folder).epoch == again.epoch
 
 
-def test_a_view_goes_on_where_a_segment_was_mended(log: SegmentLog) -> None:
+def test_view_continues_after_a_segment_was_salvaged(log: SegmentLog) -> None:
     found = fill(log, 40)
     view = SegmentView(log.folder)
     with segments(log.folder)[0].open("r+b") as file:
@@ -296,14 +296,14 @@ def test_a_view_goes_on_where_a_segment_was_mended(log: SegmentLog) -> None:
 
 
 @pytest.mark.parametrize("name", ["nothing", "empty"])
-def test_where_there_is_no_log_a_view_says_so(tmp_path: Path, name: str) -> None:
+def test_view_of_a_folder_without_a_log_is_not_found(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(NotFound) as caught:
         SegmentView(tmp_path / name)
     assert caught.value.field == "folder"
 
 
-def test_a_view_passes_over_a_segment_it_cannot_read(log: SegmentLog) -> None:
+def test_view_skips_an_unreadable_segment_and_reports_the_gap(log: SegmentLog) -> None:
     fill(log, 40)
     log.close()
     second = segments(log.folder)[1]
@@ -315,7 +315,7 @@ def test_a_view_passes_over_a_segment_it_cannot_read(log: SegmentLog) -> None:
     assert sequences(view.reader().records(1)) == [*range(1, firsts[1]), *range(firsts[2], 41)]
 
 
-def test_views_follow_a_writer_that_rolls_and_gives_up(tmp_path: Path) -> None:
+def test_view_follows_a_writer_that_rolls_and_retires_and_misses_only_reported_records(tmp_path: Path) -> None:
     """Each sees every record from where it began, in order, or is told what it missed."""
     log = SegmentLog(tmp_path / "log", LogSettings(segment_bytes=1 << 15, durability="os"))
     log.append(new(1))

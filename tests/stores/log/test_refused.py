@@ -103,7 +103,9 @@ def calls_of_a_whole_story(tmp_path: Path) -> int:
 
 
 @pytest.mark.parametrize("how", [full_once, full_from, dead_from], ids=lambda how: how.__name__)
-def test_whatever_the_disk_refuses_nothing_confirmed_is_lost(tmp_path: Path, how: Callable[[int], Refuse]) -> None:
+def test_fault_injection_at_every_disk_call_loses_no_confirmed_record(
+    tmp_path: Path, how: Callable[[int], Refuse]
+) -> None:
     whole = calls_of_a_whole_story(tmp_path)
     assert whole > 100
     refused = 0
@@ -171,7 +173,9 @@ class DyingStory(Story):
 
 
 @pytest.mark.parametrize("share", [0, 0.3, 0.5, 1])
-def test_a_writer_killed_between_any_two_steps_leaves_a_log_that_goes_on(tmp_path: Path, share: float) -> None:
+def test_killed_writer_at_any_step_leaves_a_log_that_opens_with_every_confirmed_record(
+    tmp_path: Path, share: float
+) -> None:
     at, lived = 0, False
     while not lived:
         at += 1
@@ -198,7 +202,7 @@ verbs = st.one_of(
 
 
 @given(st.lists(st.tuples(st.lists(verbs, max_size=8), st.integers(1, 60), st.floats(0, 1)), min_size=1, max_size=4))
-def test_any_lives_that_end_anywhere_add_up_to_one_log(
+def test_killed_writer_several_times_at_any_step_leaves_one_consistent_log(
     tmp_path_factory: pytest.TempPathFactory, lives: list[tuple[list[tuple[str, Any]], int, float]]
 ) -> None:
     """Each life goes on with what the one before it left, and is killed after so many steps."""
@@ -248,7 +252,7 @@ def _live(
 # -- in words ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_full_disk_refuses_the_append_and_nothing_else(tmp_path: Path) -> None:
+def test_full_disk_refuses_the_append_and_nothing_else(tmp_path: Path) -> None:
     disk = TouchyDisk()
     with SegmentLog(tmp_path / "log", SMALL, disk=disk) as log:
         before = fill(log, 10)
@@ -259,7 +263,7 @@ def test_a_full_disk_refuses_the_append_and_nothing_else(tmp_path: Path) -> None
         assert SegmentView(tmp_path / "log").last == 10
 
 
-def test_a_disk_without_room_for_much_at_once_says_so_before_any_of_it_is_written(tmp_path: Path) -> None:
+def test_full_disk_refuses_a_large_append_before_any_of_it_is_written(tmp_path: Path) -> None:
     """Who reads from outside would take half of it for what was confirmed."""
     disk = TouchyDisk()
     large = new(300, "fresh", size=LARGE // 250)
@@ -276,7 +280,7 @@ def test_a_disk_without_room_for_much_at_once_says_so_before_any_of_it_is_writte
         assert sequences(log.reader().records(1)) == list(range(1, 311))
 
 
-def test_a_disk_that_was_full_for_a_moment_is_used_again_without_opening(tmp_path: Path) -> None:
+def test_full_disk_that_recovers_is_used_again_without_reopening_the_log(tmp_path: Path) -> None:
     disk = TouchyDisk()
     with SegmentLog(tmp_path / "log", SMALL, disk=disk) as log:
         before = fill(log, 10)
@@ -288,7 +292,7 @@ def test_a_disk_that_was_full_for_a_moment_is_used_again_without_opening(tmp_pat
         assert log.topics()["fresh"].topic_sequence == 1
 
 
-def test_a_full_disk_is_no_reason_to_keep_what_may_go(tmp_path: Path) -> None:
+def test_full_disk_still_lets_trim_retire_all_but_the_last_segment(tmp_path: Path) -> None:
     disk = TouchyDisk()
     with SegmentLog(tmp_path / "log", SMALL, disk=disk) as log:
         fill(log, 40)
@@ -300,7 +304,7 @@ def test_a_full_disk_is_no_reason_to_keep_what_may_go(tmp_path: Path) -> None:
         assert log.trim(41).first == 41
 
 
-def test_after_a_failed_sync_the_log_takes_no_more_until_it_is_opened_again(tmp_path: Path) -> None:
+def test_failed_sync_makes_the_log_refuse_writes_until_it_is_reopened(tmp_path: Path) -> None:
     disk = TouchyDisk()
     with SegmentLog(tmp_path / "log", SMALL, disk=disk) as log:
         before = fill(log, 10)
@@ -319,7 +323,7 @@ def test_after_a_failed_sync_the_log_takes_no_more_until_it_is_opened_again(tmp_
         assert log.append(new(1)).first == 11
 
 
-def test_all_who_share_a_write_that_fails_are_told(tmp_path: Path) -> None:
+def test_group_commit_that_fails_raises_in_every_caller_that_shared_it(tmp_path: Path) -> None:
     disk = TouchyDisk()
     with SegmentLog(tmp_path / "log", SMALL, disk=disk) as log:
         errors: list[QueueError] = []
@@ -342,13 +346,13 @@ def test_all_who_share_a_write_that_fails_are_told(tmp_path: Path) -> None:
         assert sequences(log.reader().records(1)) == list(range(1, log.last + 1))
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+def test_log_folder_that_cannot_be_created_raises_store_error_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="No such file or directory"):
         open_log(tmp_path / "no" / "where" / "log")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_of_its_own(tmp_path: Path) -> None:
+def test_log_folder_that_cannot_be_written_raises_store_read_only_and_changes_nothing(tmp_path: Path) -> None:
     disk = TouchyDisk()
     with SegmentLog(tmp_path / "log", SMALL, disk=disk) as log:
         fill(log, 30)
@@ -360,7 +364,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_its_own(tmp_path: Path) 
     assert sequences(SegmentView(tmp_path / "log").reader().records(1)) == list(range(1, 31))
 
 
-def test_a_new_log_on_a_full_disk_leaves_no_half_of_one(tmp_path: Path) -> None:
+def test_full_disk_while_creating_a_log_leaves_no_partial_segment(tmp_path: Path) -> None:
     disk = TouchyDisk()
     disk.start(lambda number, name: errno.ENOSPC if name == "write_at" else 0)
     with pytest.raises(StoreFull):

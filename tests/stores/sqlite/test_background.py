@@ -53,7 +53,7 @@ def until_away(store: ServedSqliteStore, queues: Queues) -> list[str]:
     return sent
 
 
-def test_what_is_published_meanwhile_is_on_disk_and_comes_in_later(
+def test_background_commit_keeps_messages_published_meanwhile_durable(
     home: Path, tmp_path: Path, store: ServedSqliteStore, queues: Queues
 ) -> None:
     sent = until_away(store, queues)
@@ -69,7 +69,7 @@ def test_what_is_published_meanwhile_is_on_disk_and_comes_in_later(
     assert list(queues.check(repair=False)) == []
 
 
-def test_handing_out_and_acks_need_not_wait_for_it(home: Path, tmp_path: Path) -> None:
+def test_redo_log_holds_publish_lease_and_ack_until_a_background_commit_begins(home: Path, tmp_path: Path) -> None:
     """Where nothing waits in line: all of a message's life is told to SQLite later."""
     store = served(home, redo_bytes=SMALL)
     with opened(store) as queues:
@@ -83,7 +83,9 @@ def test_handing_out_and_acks_need_not_wait_for_it(home: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_after_a_kill_at_any_moment_everything_confirmed_is_there(home: Path, tmp_path: Path, seed: int) -> None:
+def test_background_commit_loses_no_confirmed_message_after_a_kill_at_any_moment(
+    home: Path, tmp_path: Path, seed: int
+) -> None:
     chance = random.Random(seed)
     store = served(home, redo_bytes=SMALL)
     around = 0
@@ -113,7 +115,7 @@ def test_after_a_kill_at_any_moment_everything_confirmed_is_there(home: Path, tm
 
 @pytest.mark.parametrize("how", ["its commit", "its next transaction"])
 @pytest.mark.parametrize("asked_by", ["a look", "a change", "who begins"])
-def test_a_commit_that_fails_aside_loses_nothing(
+def test_background_commit_that_fails_loses_no_message(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, asked_by: str
 ) -> None:
     store = served(home, redo_bytes=SMALL)
@@ -145,7 +147,9 @@ def test_a_commit_that_fails_aside_loses_nothing(
     assert ids(plain(home)) == sent
 
 
-def test_nobody_else_writes_between_its_commit_and_its_next_transaction(home: Path, store: ServedSqliteStore) -> None:
+def test_background_commit_lets_no_other_process_write_before_its_next_transaction(
+    home: Path, store: ServedSqliteStore
+) -> None:
     """They would take in what is there, and what comes after it would be void."""
     queues = opened(store)
     sent = until_away(store, queues)
@@ -173,7 +177,7 @@ def test_nobody_else_writes_between_its_commit_and_its_next_transaction(home: Pa
     other.close()
 
 
-def test_who_waits_for_it_comes_next(
+def test_background_commit_lets_a_waiting_writer_in_after_it_settles(
     home: Path, store: ServedSqliteStore, queues: Queues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = until_away(store, queues)
@@ -211,7 +215,7 @@ def test_who_waits_for_it_comes_next(
     other.close()
 
 
-def test_with_its_thread_many_small_commits_are_all_there(home: Path) -> None:
+def test_background_commit_on_its_thread_loses_none_of_many_small_commits(home: Path) -> None:
     store = ServedSqliteStore(home / "queue.db", durability="os", redo_bytes=SMALL, seconds=0.005)
     sent = []
     with opened(store) as queues:
@@ -225,7 +229,7 @@ def test_with_its_thread_many_small_commits_are_all_there(home: Path) -> None:
     assert ids(plain(home)) == sent
 
 
-def test_when_nothing_more_comes_others_may_write(home: Path) -> None:
+def test_background_commit_of_an_idle_server_lets_another_process_write(home: Path) -> None:
     store = ServedSqliteStore(home / "queue.db", durability="os", redo_bytes=SMALL, seconds=0.02)
     other = SqliteStore(home / "queue.db", durability="os", busy_seconds=20)
     with opened(store) as queues:
@@ -246,7 +250,7 @@ def logged(number: int, size: int = 100) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_records_in_a_ring_are_read_back_as_long_as_they_count(tmp_path: Path, seed: int) -> None:
+def test_redo_log_ring_returns_its_records_until_sqlite_has_them(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     mark = RedoPosition(5)
     file = RedoLog(tmp_path / "queue.db", mark, size=4096, sync=False)
@@ -280,7 +284,7 @@ def test_records_in_a_ring_are_read_back_as_long_as_they_count(tmp_path: Path, s
 
 
 @pytest.mark.parametrize("how", ["its commit", "its next transaction"])
-def test_who_only_measures_the_store_may_find_a_failed_commit(
+def test_background_commit_that_failed_is_recovered_by_a_used_bytes_query(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     store = served(home, redo_bytes=SMALL)
@@ -303,7 +307,7 @@ def test_who_only_measures_the_store_may_find_a_failed_commit(
     assert ids(plain(home)) == sent
 
 
-def test_after_a_salvage_records_go_to_a_file_that_is_there(home: Path, tmp_path: Path) -> None:
+def test_redo_log_after_a_salvage_is_written_to_an_existing_file(home: Path, tmp_path: Path) -> None:
     store = served(home, redo_bytes=SMALL)
     with opened(store) as queues:
         sent = [queues.publish("q", b"x" * 100).id for _ in range(30)]
@@ -326,7 +330,9 @@ def refuse_to_start(thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_a_thread_that_cannot_be_started_fails_nobody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_commit_whose_thread_cannot_start_fails_no_publish(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = ServedSqliteStore(home / "queue.db", durability="os", redo_bytes=SMALL)
 
     with opened(store) as queues:
@@ -339,7 +345,7 @@ def test_a_thread_that_cannot_be_started_fails_nobody(home: Path, monkeypatch: p
     assert ids(plain(home)) == sent
 
 
-def test_a_thread_that_cannot_be_started_fails_no_large_commit_either(
+def test_checkpoint_whose_thread_cannot_start_fails_no_large_commit(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ServedSqliteStore(home / "queue.db", durability="os")
@@ -354,7 +360,7 @@ def test_a_thread_that_cannot_be_started_fails_no_large_commit_either(
     assert ids(plain(home)) == sent
 
 
-def test_who_is_stopped_after_its_record_was_written_gives_no_number_out_twice(
+def test_redo_log_append_interrupted_after_the_write_reuses_no_sequence(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = served(home, redo_bytes=SMALL)
@@ -376,7 +382,7 @@ def test_who_is_stopped_after_its_record_was_written_gives_no_number_out_twice(
 
 
 @pytest.mark.parametrize("error", [apsw.FullError("once"), KeyboardInterrupt()])
-def test_what_waits_is_made_once_even_if_a_look_stops_in_the_middle(home: Path, error: BaseException) -> None:
+def test_deferred_statements_are_executed_once_even_if_a_read_is_interrupted(home: Path, error: BaseException) -> None:
     store = served(home, redo_bytes=SMALL)
     with opened(store) as queues:
         sent = until_away(store, queues)
@@ -402,7 +408,7 @@ def test_what_waits_is_made_once_even_if_a_look_stops_in_the_middle(home: Path, 
         assert list(queues.check(repair=False)) == []
 
 
-def test_a_thread_that_meets_an_error_goes_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_background_commit_thread_continues_after_an_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = ServedSqliteStore(home / "queue.db", durability="os", redo_bytes=SMALL, seconds=0.02)
     refused = []
 
@@ -425,7 +431,7 @@ def test_a_thread_that_meets_an_error_goes_on(home: Path, monkeypatch: pytest.Mo
         assert len(ids(store)) == 1
 
 
-def test_who_waits_to_write_is_let_in_beside_a_steady_load(home: Path) -> None:
+def test_background_commit_lets_a_waiting_writer_in_under_steady_load(home: Path) -> None:
     store = ServedSqliteStore(home / "queue.db", durability="os", redo_bytes=SMALL, seconds=0.05)
     other = SqliteStore(home / "queue.db", durability="os", busy_seconds=20)
     over = threading.Event()

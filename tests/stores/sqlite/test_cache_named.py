@@ -82,7 +82,7 @@ def life(*verbs: str) -> list[tuple[str, str, int]]:
 @example(
     [("draft", "a", 61_000), ("sweep", "a", 700_000), ("sweep", "a", 0), ("draft", "a", 1), ("set", "a", 1)], False
 )
-def test_what_is_remembered_is_what_the_file_says(taken: list[tuple[str, str, int]], are_two: bool) -> None:
+def test_cache_agrees_with_the_file_after_any_operations(taken: list[tuple[str, str, int]], are_two: bool) -> None:
     """Beside one who acts, or two in turns, one who has just opened the file."""
     clock = ManualClock()
     with tempfile.TemporaryDirectory() as folder:
@@ -99,7 +99,7 @@ def test_what_is_remembered_is_what_the_file_says(taken: list[tuple[str, str, in
             desk.store.close()
 
 
-def test_a_transaction_that_failed_is_not_remembered(tmp_path: Path) -> None:
+def test_cache_forgets_a_transaction_that_failed(tmp_path: Path) -> None:
     desk = Desk(tmp_path / "x.db", ManualClock())
     desk.act("draft", "a")
     before = desk.seen()
@@ -114,7 +114,7 @@ def test_a_transaction_that_failed_is_not_remembered(tmp_path: Path) -> None:
     desk.store.close()
 
 
-def test_no_more_than_so_many_bytes_are_kept() -> None:
+def test_cache_of_contents_is_bounded_in_bytes() -> None:
     named = NameCache()
     large = b"x" * (cache.MAX_NAMED_CONTENT_BYTES // 10)
     cards = []
@@ -127,7 +127,7 @@ def test_no_more_than_so_many_bytes_are_kept() -> None:
     assert kept[-1].seq == 39
 
 
-def test_no_more_than_so_many_names_are_kept() -> None:
+def test_cache_of_names_is_bounded_in_number() -> None:
     named = NameCache()
     for seq in range(cache.MAX_NAMED_MESSAGES + 1):
         named.add_drafts(seq, [Envelope("q", f"m{seq}", 1, 0, 0, 0, None, "", b"", False)], 9)

@@ -32,7 +32,7 @@ def asked(db: apsw.Connection) -> list[str]:
     return found
 
 
-def test_where_nothing_was_found_nobody_looks_again_until_something_is_put_there(
+def test_negative_cache_skips_a_query_until_a_row_is_inserted_into_its_table(
     db: apsw.Connection, asked: list[str]
 ) -> None:
     recorder = Recorder(db, [COUNT], {LOOK: "line"})
@@ -61,7 +61,9 @@ def test_where_nothing_was_found_nobody_looks_again_until_something_is_put_there
     ],
 )
 @pytest.mark.parametrize("is_patient", [False, True])
-def test_whatever_puts_something_there_is_seen(db: apsw.Connection, statement: str, is_patient: bool) -> None:
+def test_negative_cache_is_invalidated_by_every_kind_of_insert(
+    db: apsw.Connection, statement: str, is_patient: bool
+) -> None:
     recorder = Recorder(db, [statement] if is_patient else [], {LOOK: "line"})
     db.execute("INSERT INTO line VALUES (9, 2)")
     assert list(recorder.execute(LOOK, (1,))) == []
@@ -69,7 +71,7 @@ def test_whatever_puts_something_there_is_seen(db: apsw.Connection, statement: s
     assert (2,) in list(recorder.execute(LOOK, (1,)))
 
 
-def test_what_was_seen_can_be_doubted(db: apsw.Connection) -> None:
+def test_negative_cache_is_invalidated_on_request(db: apsw.Connection) -> None:
     recorder = Recorder(db, [], {LOOK: "line"})
     assert list(recorder.execute(LOOK, (1,))) == []
     db.execute(PUT, (1, 7))
@@ -77,14 +79,14 @@ def test_what_was_seen_can_be_doubted(db: apsw.Connection) -> None:
     assert list(recorder.execute(LOOK, (1,))) == [(7,)]
 
 
-def test_it_remembers_only_so_much(db: apsw.Connection) -> None:
+def test_negative_cache_is_bounded(db: apsw.Connection) -> None:
     recorder = Recorder(db, [], {LOOK: "line"})
     for queue in range(2 * MAX_MISSES):
         assert list(recorder.execute(LOOK, (queue,))) == []
     assert sum(len(known) for known in recorder._misses.values()) <= MAX_MISSES
 
 
-def test_what_can_wait_is_made_before_anything_is_asked_also_in_a_later_batch(db: apsw.Connection) -> None:
+def test_deferred_statements_are_executed_before_a_query_also_in_a_later_batch(db: apsw.Connection) -> None:
     recorder = Recorder(db, [COUNT])
     recorder.execute(COUNT, (5,))
     assert recorder.logged == [(COUNT, False, (5,))]
@@ -96,7 +98,7 @@ def test_what_can_wait_is_made_before_anything_is_asked_also_in_a_later_batch(db
     assert next(recorder.execute("SELECT line FROM total")) == (7,)
 
 
-def test_a_connection_that_is_away_is_reached_before_it_is_used(db: apsw.Connection) -> None:
+def test_connection_in_a_background_commit_is_waited_for_before_a_query(db: apsw.Connection) -> None:
     recorder = Recorder(db, [COUNT], {LOOK: "line"})
     assert list(recorder.execute(LOOK, (1,))) == []
     reached = []
@@ -113,7 +115,7 @@ def test_a_connection_that_is_away_is_reached_before_it_is_used(db: apsw.Connect
     assert reached == [(0,)]
 
 
-def test_what_is_given_up_is_not_made(db: apsw.Connection) -> None:
+def test_deferred_statements_are_discarded_on_rollback(db: apsw.Connection) -> None:
     recorder = Recorder(db, [COUNT])
     recorder.execute(COUNT, (5,))
     recorder.discard_deferred()

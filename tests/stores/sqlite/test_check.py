@@ -110,12 +110,12 @@ def _harm(path: Path, statement: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_fault_is_found_and_mended(path: Path, fault: str) -> None:
+def test_check_finds_and_repairs_each_fault(path: Path, fault: str) -> None:
     _find_and_mend(path, FAULTS[fault], fault)
 
 
 @pytest.mark.parametrize("fault", RUN_FAULTS)
-def test_each_fault_in_runs_is_found_and_mended(runs: Path, fault: str) -> None:
+def test_check_finds_and_repairs_each_fault_in_runs(runs: Path, fault: str) -> None:
     _find_and_mend(runs, RUN_FAULTS[fault], fault)
     with open_sqlite(runs) as queues:
         kept = {
@@ -143,7 +143,7 @@ def _find_and_mend(path: Path, harm: str, fault: str) -> None:
 
 @pytest.mark.parametrize("fault", ["payload", "json", "header"])
 @pytest.mark.parametrize("kind", ["path", "runs"])
-def test_what_cannot_be_read_lies_among_the_dead_letters_as_bytes(
+def test_check_moves_an_unreadable_message_to_the_dead_letters_as_bytes(
     request: pytest.FixtureRequest, kind: str, fault: str
 ) -> None:
     path = request.getfixturevalue(kind)
@@ -160,7 +160,9 @@ def test_what_cannot_be_read_lies_among_the_dead_letters_as_bytes(
 
 
 @pytest.mark.parametrize("kind", ["path", "runs"])
-def test_one_that_cannot_be_read_holds_nobody_up(request: pytest.FixtureRequest, kind: str) -> None:
+def test_lease_moves_an_unreadable_message_to_the_dead_letters_and_delivers_the_next(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
     path = request.getfixturevalue(kind)
     _harm(path, "UPDATE message SET payload = CAST(x'ff' AS TEXT) WHERE id = 'm4'")
     with open_sqlite(path) as queues:
@@ -172,13 +174,13 @@ def test_one_that_cannot_be_read_holds_nobody_up(request: pytest.FixtureRequest,
         assert list(queues.check()) == []
 
 
-def test_a_number_of_any_size_is_readable(path: Path) -> None:
+def test_check_accepts_a_json_number_of_any_size(path: Path) -> None:
     with open_sqlite(path) as queues:
         queues.publish_text("mail", [b'{"far": 1e999}'])
         assert list(queues.check()) == []
 
 
-def test_a_message_put_back_in_line_has_no_lease_that_was_given_before(path: Path) -> None:
+def test_check_that_makes_a_message_ready_again_voids_its_earlier_lease(path: Path) -> None:
     with open_sqlite(path) as queues:
         [old] = queues.lease("mail", 1)
     _harm(path, f"DELETE FROM life WHERE id = '{old.id}'")

@@ -50,7 +50,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small")
-def test_each_number_leads_to_its_bytes() -> None:
+def test_payload_reference_leads_to_its_bytes() -> None:
     @given(st.lists(st.tuples(st.binary(max_size=30), st.booleans()), max_size=20), st.integers(1, 2**40))
     def look(sent: list[tuple[bytes, bool]], first: int) -> None:
         sent = [(b"1" * len(payload) if is_json else payload, is_json) for payload, is_json in sent]
@@ -71,7 +71,7 @@ def test_each_number_leads_to_its_bytes() -> None:
     look()
 
 
-def test_what_is_not_there_is_not_made_up() -> None:
+def test_payload_reference_beyond_its_row_returns_nothing() -> None:
     _, [(_, _, sizes, data)] = pack_payloads(1, [envelope("a"), envelope("b")])
     number = number_of(1, sizes)
     assert number is not None
@@ -255,7 +255,7 @@ class ServedMachine(ContentMachine):
 @pytest.mark.timeout(600 if settings().max_examples <= 100 else 3600)
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("machine", [ContentMachine, ServedMachine])
-def test_nobody_sees_that_they_lie_together(machine: type[ContentMachine]) -> None:
+def test_payloads_in_shared_rows_behave_like_payloads_in_rows_of_their_own(machine: type[ContentMachine]) -> None:
     examples = settings().max_examples // 4
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=25))
 
@@ -284,21 +284,21 @@ def _contents(path: Path) -> list[tuple[object, ...]]:
     return _asked(path, "SELECT first, last FROM content ORDER BY first")
 
 
-def test_messages_published_together_are_one_row(queues: Queues, path: Path) -> None:
+def test_payloads_published_together_share_one_row(queues: Queues, path: Path) -> None:
     queues.publish_many("mail", [{"n": n} for n in range(100)])
     assert _contents(path) == [(1, 100)]
     assert len(_asked(path, LAID)) == 100
     assert [delivery.value()["n"] for delivery in queues.lease("mail", 100)] == list(range(100))
 
 
-def test_one_that_is_published_alone_has_its_own(queues: Queues, path: Path) -> None:
+def test_payload_published_alone_delayed_or_with_a_ttl_is_kept_in_its_message_row(queues: Queues, path: Path) -> None:
     queues.publish("mail", 1)
     queues.publish_many("mail", [NewMessage(payload=2, delay=60), NewMessage(payload=3, ttl=60)])
     assert _contents(path) == []
     assert _asked(path, "SELECT payload FROM message") == [("1",), ("2",), ("3",)]
 
 
-def test_a_row_goes_with_its_last_message_and_not_before(queues: Queues, path: Path) -> None:
+def test_payload_row_is_deleted_with_its_last_message_and_not_before(queues: Queues, path: Path) -> None:
     queues.publish_many("mail", range(5))
     leases = [delivery.lease_id for delivery in queues.lease("mail", 5)]
     for lease in (leases[2], leases[0], leases[4], leases[1]):
@@ -315,7 +315,7 @@ def test_a_row_goes_with_its_last_message_and_not_before(queues: Queues, path: P
     assert _contents(path) == []
 
 
-def test_history_keeps_what_it_needs_and_no_more(queues: Queues, path: Path, small: None) -> None:
+def test_history_keeps_only_the_payload_rows_it_needs(queues: Queues, path: Path, small: None) -> None:
     queues.set_policy("mail", {"archive": {"maxMessages": 5}})
     queues.publish_many("mail", ["x" * 8] * 40)
     assert len(_contents(path)) == 10
@@ -326,7 +326,9 @@ def test_history_keeps_what_it_needs_and_no_more(queues: Queues, path: Path, sma
 
 
 @pytest.mark.parametrize("fate", ["dead", "parked", "delayed"])
-def test_who_stays_long_takes_its_payload_out(queues: Queues, path: Path, fate: str) -> None:
+def test_payload_of_a_dead_parked_or_long_delayed_message_is_moved_out_of_the_shared_row(
+    queues: Queues, path: Path, fate: str
+) -> None:
     queues.publish_many("mail", [NewMessage(payload=bytes([250, n]), id=f"m{n}") for n in range(5)])
     leases = [delivery.lease_id for delivery in queues.lease("mail", 5)]
     if fate == "delayed":
@@ -343,13 +345,13 @@ def test_who_stays_long_takes_its_payload_out(queues: Queues, path: Path, fate: 
     assert list(queues.check()) == []
 
 
-def test_who_waits_a_little_leaves_its_payload_where_it_is(queues: Queues, path: Path) -> None:
+def test_payload_of_a_briefly_delayed_message_stays_in_the_shared_row(queues: Queues, path: Path) -> None:
     queues.publish_many("mail", range(3))
     queues.nack([delivery.lease_id for delivery in queues.lease("mail", 3)], "HANDLER_ERROR", "again", delay=5)
     assert len(_asked(path, LAID)) == 3
 
 
-def test_another_queue_keeps_its_own(queues: Queues, path: Path) -> None:
+def test_delete_queue_leaves_the_payload_rows_of_another_queue(queues: Queues, path: Path) -> None:
     queues.publish_many("mail", range(3))
     queues.publish_many("post", range(3))
     queues.publish_many("mail", range(3))
@@ -358,7 +360,7 @@ def test_another_queue_keeps_its_own(queues: Queues, path: Path) -> None:
     assert [delivery.value() for delivery in queues.lease("post", 9)] == [0, 1, 2]
 
 
-def test_a_batch_of_which_some_are_known_leaves_nothing_behind(queues: Queues, path: Path) -> None:
+def test_payload_rows_of_a_batch_with_duplicates_leave_nothing_behind(queues: Queues, path: Path) -> None:
     queues.publish("mail", NewMessage(payload=0, id="known"))
     queues.publish_many("mail", [NewMessage(payload=n, id=id) for n, id in enumerate(["a", "known", "b", "c"], 1)])
     assert [delivery.value() for delivery in queues.lease("mail", 9)] == [0, 1, 3, 4]
@@ -366,7 +368,7 @@ def test_a_batch_of_which_some_are_known_leaves_nothing_behind(queues: Queues, p
     assert list(queues.check()) == []
 
 
-def test_a_row_is_read_once_for_all_its_messages(path: Path) -> None:
+def test_payload_row_is_read_once_for_all_its_messages(path: Path) -> None:
     with contextlib.closing(SqliteStore(path, durability="os")) as store, open_for_test(store=store) as queues:
         queues.publish_many("mail", range(50))
         asked: list[str] = []
@@ -388,7 +390,7 @@ def test_a_row_is_read_once_for_all_its_messages(path: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", ["DELETE FROM content", "UPDATE content SET data = substr(data, 1, 2)"])
-def test_a_payload_that_is_gone_holds_nobody_up(path: Path, harm: str) -> None:
+def test_payload_that_is_lost_makes_its_message_dead_and_lets_the_others_be_leased(path: Path, harm: str) -> None:
     with open_for_test(store=SqliteStore(path, durability="os")) as queues:
         queues.publish_many("mail", range(10, 13))
         queues.publish("mail", "fine")
@@ -403,7 +405,7 @@ def test_a_payload_that_is_gone_holds_nobody_up(path: Path, harm: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["check", "lease"])
-def test_text_that_is_none_is_found(path: Path, verb: str) -> None:
+def test_payload_that_is_not_utf8_is_found_by_check_or_lease_and_dead_lettered(path: Path, verb: str) -> None:
     with open_for_test(store=SqliteStore(path, durability="os")) as queues:
         queues.publish_many("mail", ["ab", "cd", "ef"])
     _asked(path, "UPDATE content SET data = x'2261622222ff642222656622'")
@@ -417,7 +419,7 @@ def test_text_that_is_none_is_found(path: Path, verb: str) -> None:
         assert list(queues.check()) == []
 
 
-def test_overlapping_rows_are_cut(path: Path) -> None:
+def test_payload_rows_that_overlap_are_cut_by_check(path: Path) -> None:
     with open_for_test(store=SqliteStore(path, durability="os")) as queues:
         queues.publish_many("mail", [1, 2])
         queues.publish_many("mail", [3, 4])

@@ -87,7 +87,7 @@ def _settle(queues: Queues, verb: str, leases: list[str]) -> list[QueueError | N
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_nobody_sees_that_they_are_one_row(tmp_path: Path, seed: int) -> None:
+def test_runs_behave_like_messages_in_rows_of_their_own(tmp_path: Path, seed: int) -> None:
     twins = Twins(tmp_path / "queue.db", seed)
     for _ in range(60):
         twins.step()
@@ -110,13 +110,13 @@ def _rows(tmp_path: Path, table: str) -> list[tuple[int, int]]:
     return found
 
 
-def test_messages_published_after_each_other_are_one_row(queues: Queues, tmp_path: Path) -> None:
+def test_runs_hold_messages_published_in_sequence_as_one_row(queues: Queues, tmp_path: Path) -> None:
     for n in range(5):
         queues.publish_many("mail", [n] * 3)
     assert _rows(tmp_path, "fresh") == [(1, 15)]
 
 
-def test_messages_taken_and_settled_together_are_one_row(queues: Queues, tmp_path: Path) -> None:
+def test_runs_hold_messages_leased_and_settled_together_as_one_row(queues: Queues, tmp_path: Path) -> None:
     queues.publish_many("mail", range(9))
     taken = [delivery.lease_id for delivery in queues.lease("mail", 6)]
     assert _rows(tmp_path, "fresh") == [(7, 9)]
@@ -125,7 +125,7 @@ def test_messages_taken_and_settled_together_are_one_row(queues: Queues, tmp_pat
     assert _rows(tmp_path, "batch") == [(1, 2), (3, 4), (5, 6)]
 
 
-def test_history_that_is_trimmed_leaves_the_ids(queues: Queues, tmp_path: Path) -> None:
+def test_history_that_is_trimmed_keeps_the_ids_for_dedup(queues: Queues, tmp_path: Path) -> None:
     queues.set_policy("mail", {"archive": {"maxMessages": 2}})
     queues.publish_many("mail", range(6))
     queues.ack([delivery.lease_id for delivery in queues.lease("mail", 6)])
@@ -135,7 +135,7 @@ def test_history_that_is_trimmed_leaves_the_ids(queues: Queues, tmp_path: Path) 
     assert queues.publish("mail", NewMessage(payload=1, id="m-1")).duplicate
 
 
-def test_numbers_as_spans() -> None:
+def test_spans_join_consecutive_numbers() -> None:
     assert spans([]) == []
     assert spans([5]) == [(5, 5)]
     assert spans([3, 1, 2]) == [(1, 3)]

@@ -113,7 +113,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], int]] = {
 
 
 @pytest.mark.parametrize("how", DAMAGE)
-def test_what_can_be_read_goes_on_in_a_new_file(path: Path, how: str) -> None:
+def test_salvage_copies_readable_messages_to_a_new_file_and_keeps_the_damaged_file(path: Path, how: str) -> None:
     harm, least = DAMAGE[how]
     harm(path)
     harmed = path.read_bytes()
@@ -131,7 +131,7 @@ def test_what_can_be_read_goes_on_in_a_new_file(path: Path, how: str) -> None:
         assert queues.publish("mail", NewMessage(payload=1, id="new")).seq > SENT
 
 
-def test_a_sound_part_stays_as_it_was(path: Path) -> None:
+def test_salvage_keeps_sound_messages_and_policy_unchanged(path: Path) -> None:
     with open_sqlite(path) as queues:
         before = {state: [*queues.walk("mail", state)] for state in ("ready", "leased", "dead", "done")}
     _overwrite(path, 0, bytes(PAGE_SIZE))
@@ -141,7 +141,7 @@ def test_a_sound_part_stays_as_it_was(path: Path) -> None:
         assert queues.policy("mail")["visibilityTimeoutSec"] == 600
 
 
-def test_messages_of_which_the_rows_are_lost_come_back_with_their_payloads(path: Path) -> None:
+def test_salvage_restores_messages_with_lost_rows_from_their_payloads(path: Path) -> None:
     _overwrite(path, _page_of(path, "message"), bytes(PAGE_SIZE))
     first, *_ = _repaired(path)
     assert "600 are not whole" in first.text
@@ -154,7 +154,7 @@ def test_messages_of_which_the_rows_are_lost_come_back_with_their_payloads(path:
         assert reasons == {"CORRUPT": SENT - 40, "REJECTED": 20}
 
 
-def test_messages_that_lost_their_state_are_ready_again(path: Path) -> None:
+def test_salvage_makes_messages_with_lost_state_ready_again(path: Path) -> None:
     DAMAGE["no line"][0](path)
     with open_sqlite(path) as queues:
         lost = [finding for finding in queues.check(repair=True) if finding.kind == "nowhere"]
@@ -163,7 +163,7 @@ def test_messages_that_lost_their_state_are_ready_again(path: Path) -> None:
         assert ids == list(range(60, SENT))
 
 
-def test_what_lies_in_the_log_is_read_too(path: Path, tmp_path: Path) -> None:
+def test_salvage_reads_the_wal_too(path: Path, tmp_path: Path) -> None:
     with open_sqlite(path) as queues:
         queues.publish("mail", NewMessage(payload=1, id="late"))
         log = path.with_name("queue.db-wal").read_bytes()
@@ -177,7 +177,7 @@ def test_what_lies_in_the_log_is_read_too(path: Path, tmp_path: Path) -> None:
         assert [look.message.id for look in queues.walk("mail", "ready")][-1] == "late"
 
 
-def test_a_file_with_smaller_pages_is_read_also_without_its_header(tmp_path: Path) -> None:
+def test_salvage_reads_a_file_with_smaller_pages_and_no_header(tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
     open_connection(path, "os", 0, page_size=8192).close()
     with open_sqlite(path) as queues:
@@ -188,7 +188,7 @@ def test_a_file_with_smaller_pages_is_read_also_without_its_header(tmp_path: Pat
         assert [delivery.value()["n"] for delivery in queues.lease("mail", SENT)] == list(range(SENT))
 
 
-def test_a_second_damaged_file_does_not_take_the_name_of_the_first(path: Path) -> None:
+def test_salvage_gives_a_second_damaged_file_a_name_of_its_own(path: Path) -> None:
     for _ in range(2):
         _overwrite(path, 0, bytes(100))
         _repaired(path)
@@ -200,7 +200,7 @@ def test_a_second_damaged_file_does_not_take_the_name_of_the_first(path: Path) -
 
 
 @pytest.mark.parametrize("content", [b"", b"a letter to a friend", random.Random(2).randbytes(20 * PAGE_SIZE)])
-def test_a_file_in_which_nothing_can_be_found_is_left_alone(tmp_path: Path, content: bytes) -> None:
+def test_salvage_leaves_a_file_without_readable_content_unchanged(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "queue.db"
     path.write_bytes(content)
     with pytest.raises(StoreDamaged, match="stays as it is"):
@@ -208,7 +208,7 @@ def test_a_file_in_which_nothing_can_be_found_is_left_alone(tmp_path: Path, cont
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("queue.db", content)]
 
 
-def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
+def test_salvage_leaves_a_database_of_another_program_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
     db = apsw.Connection(str(path))
     db.execute("PRAGMA application_id = 7; CREATE TABLE theirs (a)")
@@ -220,7 +220,7 @@ def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_file_that_another_process_has_open_is_left_alone(path: Path) -> None:
+def test_salvage_refuses_a_file_that_another_process_has_open(path: Path) -> None:
     holder = [sys.executable, "-c", HOLD, str(path)]
     with subprocess.Popen(holder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

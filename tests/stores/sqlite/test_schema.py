@@ -28,7 +28,7 @@ def _made(path: Path, version: int) -> apsw.Connection:
 
 
 @pytest.mark.parametrize("version", range(1, NEWEST))
-def test_an_older_file_is_brought_up_to_date_with_all_it_has(tmp_path: Path, version: int) -> None:
+def test_schema_of_an_older_file_is_migrated_with_all_its_messages(tmp_path: Path, version: int) -> None:
     path = tmp_path / "queue.db"
     db = _made(path, version)
     db.execute("INSERT INTO queue (n, name, ready, published) VALUES (1, 'mail', 1, 1)")
@@ -50,7 +50,7 @@ def test_an_older_file_is_brought_up_to_date_with_all_it_has(tmp_path: Path, ver
     db.close()
 
 
-def test_a_newer_file_is_refused_and_not_touched(tmp_path: Path) -> None:
+def test_schema_newer_than_supported_is_refused_and_the_file_is_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
     with open_sqlite(path) as queues:
         queues.publish("mail", 1)
@@ -63,7 +63,7 @@ def test_a_newer_file_is_refused_and_not_touched(tmp_path: Path) -> None:
     assert path.read_bytes() == content
 
 
-def test_the_file_of_another_program_is_refused_and_not_touched(tmp_path: Path) -> None:
+def test_schema_of_another_program_is_refused_and_the_file_is_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "theirs.db"
     db = apsw.Connection(str(path))
     db.execute("CREATE TABLE theirs (a); INSERT INTO theirs VALUES (1)")
@@ -74,7 +74,9 @@ def test_the_file_of_another_program_is_refused_and_not_touched(tmp_path: Path) 
     assert path.read_bytes() == content
 
 
-def test_a_migration_that_is_interrupted_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schema_migration_that_is_interrupted_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "queue.db"
     _made(path, NEWEST).close()
     broken = [*steps(), (NEWEST + 1, "CREATE TABLE half (a); CREATE TABLE half (a);")]
@@ -87,7 +89,7 @@ def test_a_migration_that_is_interrupted_leaves_the_old_file(tmp_path: Path, mon
     db.close()
 
 
-def test_a_file_that_somebody_makes_at_any_moment_of_our_opening_is_opened(tmp_path: Path) -> None:
+def test_schema_creation_survives_another_process_creating_the_file_between_any_two_statements(tmp_path: Path) -> None:
     """Their whole opening comes between two statements of ours; while ours writes, theirs is told to wait."""
     moment = 0
     is_before_the_end = True

@@ -40,7 +40,7 @@ def queues(store: ServedSqliteStore) -> Queues:
     return open_for_test(store=store)
 
 
-def test_small_commits_do_not_reach_sqlites_log(home: Path, store: ServedSqliteStore, queues: Queues) -> None:
+def test_redo_log_keeps_small_commits_out_of_the_wal(home: Path, store: ServedSqliteStore, queues: Queues) -> None:
     queues.publish("q", b"first")
     before = (home / "queue.db-wal").stat().st_size
     sent = [queues.publish("q", b"x" * 500).id for _ in range(50)]
@@ -48,7 +48,9 @@ def test_small_commits_do_not_reach_sqlites_log(home: Path, store: ServedSqliteS
     assert ids(store)[1:] == sent
 
 
-def test_work_that_changes_nothing_writes_nothing(home: Path, store: ServedSqliteStore, queues: Queues) -> None:
+def test_redo_log_is_not_written_by_a_transaction_without_changes(
+    home: Path, store: ServedSqliteStore, queues: Queues
+) -> None:
     queues.publish("q", b"x")
     before = (home / REDO).read_bytes()
     with store.transaction() as transaction:
@@ -57,7 +59,7 @@ def test_work_that_changes_nothing_writes_nothing(home: Path, store: ServedSqlit
     assert (home / REDO).read_bytes() == before
 
 
-def test_closing_leaves_one_file_with_everything_in_it(home: Path) -> None:
+def test_close_leaves_one_database_file_with_every_message(home: Path) -> None:
     queues = open_for_test(store=served(home))
     sent = [queues.publish("q", b"x").id for _ in range(5)]
     assert (home / REDO).exists()
@@ -67,9 +69,7 @@ def test_closing_leaves_one_file_with_everything_in_it(home: Path) -> None:
 
 
 @pytest.mark.parametrize("opener", [plain, served])
-def test_whoever_opens_it_after_a_kill_finds_every_commit(
-    home: Path, tmp_path: Path, queues: Queues, opener: Any
-) -> None:
+def test_redo_log_restores_every_commit_after_a_kill(home: Path, tmp_path: Path, queues: Queues, opener: Any) -> None:
     queues.publish_many("q", [b"a large commit"] * 100)
     first = queues.lease("q", 100)
     queues.ack([one.lease_id for one in first])
@@ -85,7 +85,7 @@ def test_whoever_opens_it_after_a_kill_finds_every_commit(
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped"])
-def test_a_record_that_was_half_written_never_was(home: Path, tmp_path: Path, queues: Queues, damage: str) -> None:
+def test_redo_log_ignores_a_torn_or_corrupt_record(home: Path, tmp_path: Path, queues: Queues, damage: str) -> None:
     sent = [queues.publish("q", b"x" * 300).id for _ in range(3)]
     left = after_a_kill(home, tmp_path / "left")
     data = bytearray((left / REDO).read_bytes())
@@ -98,7 +98,9 @@ def test_a_record_that_was_half_written_never_was(home: Path, tmp_path: Path, qu
     assert ids(plain(left)) == sent[:2]
 
 
-def test_records_are_void_once_sqlite_has_them(home: Path, tmp_path: Path, store: ServedSqliteStore) -> None:
+def test_redo_log_records_are_void_once_sqlite_has_committed_them(
+    home: Path, tmp_path: Path, store: ServedSqliteStore
+) -> None:
     queues = open_for_test(store=store)
     queues.publish("q", b"x")
     kept = (home / REDO).read_bytes()
@@ -112,7 +114,7 @@ def test_records_are_void_once_sqlite_has_them(home: Path, tmp_path: Path, store
         assert found.counts("q").done == 1
 
 
-def test_records_of_the_generation_before_do_not_follow_those_of_this_one(
+def test_redo_log_ignores_records_of_the_previous_generation(
     home: Path, tmp_path: Path, store: ServedSqliteStore
 ) -> None:
     """The file is written over from its beginning: behind the new records old ones still lie."""
@@ -125,7 +127,7 @@ def test_records_of_the_generation_before_do_not_follow_those_of_this_one(
     assert ids(plain(left)) == sent
 
 
-def test_work_that_fails_takes_nothing_with_it(home: Path, tmp_path: Path, store: ServedSqliteStore) -> None:
+def test_transaction_that_fails_loses_no_earlier_commit(home: Path, tmp_path: Path, store: ServedSqliteStore) -> None:
     queues = open_for_test(store=store)
     sent = [queues.publish("q", b"x").id for _ in range(3)]
 
@@ -143,7 +145,7 @@ def test_work_that_fails_takes_nothing_with_it(home: Path, tmp_path: Path, store
     assert ids(plain(after_a_kill(home, tmp_path / "left"))) == sent
 
 
-def test_a_statement_that_failed_half_way_is_not_written_as_if_it_had_not(
+def test_redo_log_records_only_the_executed_part_of_a_statement_that_failed(
     home: Path, tmp_path: Path, store: ServedSqliteStore
 ) -> None:
     queues = open_for_test(store=store)
@@ -176,7 +178,7 @@ class LittleRoom(Disk):
         super().write(fd, data)
 
 
-def test_where_the_file_of_changes_cannot_be_made_sqlite_commits(home: Path, tmp_path: Path) -> None:
+def test_redo_log_that_cannot_be_created_makes_sqlite_commit(home: Path, tmp_path: Path) -> None:
     disk = LittleRoom()
     store = served(home, disk=disk)
     queues = open_for_test(store=store)
@@ -187,7 +189,7 @@ def test_where_the_file_of_changes_cannot_be_made_sqlite_commits(home: Path, tmp
     store.close()
 
 
-def test_a_file_that_is_full_makes_sqlite_commit(home: Path, tmp_path: Path) -> None:
+def test_redo_log_that_is_full_makes_sqlite_commit(home: Path, tmp_path: Path) -> None:
     store = served(home, redo_bytes=4096)
     queues = open_for_test(store=store)
     sent = [queues.publish("q", b"x" * 300).id for _ in range(60)]
@@ -196,7 +198,7 @@ def test_a_file_that_is_full_makes_sqlite_commit(home: Path, tmp_path: Path) -> 
     store.close()
 
 
-def test_after_a_moment_others_can_see_and_change_it(home: Path) -> None:
+def test_redo_log_is_settled_after_its_delay_so_that_other_processes_can_read_and_write(home: Path) -> None:
     store = served(home, seconds=0.05)
     queues = open_for_test(store=store)
     sent = queues.publish("q", b"x").id
@@ -208,7 +210,7 @@ def test_after_a_moment_others_can_see_and_change_it(home: Path) -> None:
     store.close()
 
 
-def test_while_it_has_changes_of_its_own_nobody_else_changes_it(home: Path, queues: Queues) -> None:
+def test_redo_log_with_pending_changes_refuses_other_writers_as_store_busy(home: Path, queues: Queues) -> None:
     other = SqliteStore(home / "queue.db", durability="os", busy_seconds=0)
     queues.publish("q", b"x")
     with pytest.raises(StoreBusy), other.transaction():
@@ -216,7 +218,7 @@ def test_while_it_has_changes_of_its_own_nobody_else_changes_it(home: Path, queu
     other.close()
 
 
-def test_pages_are_copied_aside_and_the_log_stays_short(home: Path) -> None:
+def test_checkpoint_runs_in_the_background_and_the_wal_stays_short(home: Path) -> None:
     store = served(home, seconds=0.05)
     queues = open_for_test(store=store)
     batch = [b"x" * 2000] * 500
@@ -234,7 +236,7 @@ def test_pages_are_copied_aside_and_the_log_stays_short(home: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["open", "mend"])
-def test_a_damaged_file_is_repaired_with_what_lies_beside_it(home: Path, tmp_path: Path, how: str) -> None:
+def test_repair_of_a_damaged_file_applies_the_redo_log(home: Path, tmp_path: Path, how: str) -> None:
     store = served(home)
     queues = open_for_test(store=store)
     queues.publish_many("q", [b"x" * 2000] * 300)
@@ -266,7 +268,7 @@ def test_a_damaged_file_is_repaired_with_what_lies_beside_it(home: Path, tmp_pat
 
 
 @pytest.mark.parametrize("opener", [plain, served])
-def test_an_id_is_known_again_wherever_it_stands_among_the_others(home: Path, opener: Any) -> None:
+def test_dedup_finds_a_known_id_at_any_place_in_the_order_of_ids(home: Path, opener: Any) -> None:
     """Ids that come in order are not looked for; all others are, in whatever way what was there before came in."""
     with open_for_test(store=opener(home)) as queues:
 
@@ -291,7 +293,7 @@ def test_an_id_is_known_again_wherever_it_stands_among_the_others(home: Path, op
         assert publish("c") == [False]
 
 
-def test_an_id_that_cannot_be_read_stops_nobody_from_publishing(home: Path) -> None:
+def test_publish_continues_beside_an_id_that_cannot_be_read(home: Path) -> None:
     with open_for_test(store=plain(home)) as queues:
         queues.publish("q", b"x")
         queues.publish("q", b"y")
@@ -305,7 +307,7 @@ def test_an_id_that_cannot_be_read_stops_nobody_from_publishing(home: Path) -> N
         assert queues.publish("q", NewMessage(payload=1, id=sent.id)).duplicate
 
 
-def test_messages_with_one_key_keep_it_where_no_window_is_set(home: Path, queues: Queues) -> None:
+def test_dedup_key_is_stored_for_each_message_when_the_window_is_zero(home: Path, queues: Queues) -> None:
     queues.set_policy("q", {"dedupWindowSec": 0})
     queues.publish_many("q", [NewMessage(payload=n, deduplication_key="k") for n in range(10)])
     queues.close()
@@ -319,7 +321,7 @@ KINDS: dict[str, list[str | None]] = {"none": [None], "same": ["order"], "each i
 
 @pytest.mark.parametrize("number", [2, 7, 8, 63, 64, 65, 137])
 @pytest.mark.parametrize("headers", KINDS)
-def test_a_batch_of_any_size_is_stored_as_it_came(queues: Queues, number: int, headers: str) -> None:
+def test_batch_of_any_size_is_stored_in_order_with_its_headers(queues: Queues, number: int, headers: str) -> None:
     """Messages that are alike go in by many; what differs, and what is left over, one by one."""
     kinds = KINDS[headers]
     sent = [NewMessage(payload={"n": n}, type=kinds[n % len(kinds)]) for n in range(number)]
@@ -331,7 +333,7 @@ def test_a_batch_of_any_size_is_stored_as_it_came(queues: Queues, number: int, h
     assert found == [({"n": n}, kinds[n % len(kinds)]) for n in range(number)]
 
 
-def test_a_program_that_had_it_open_goes_on_from_where_a_killed_server_was(home: Path, tmp_path: Path) -> None:
+def test_redo_log_of_a_killed_server_is_applied_by_a_program_that_had_the_file_open(home: Path, tmp_path: Path) -> None:
     """Both gave out numbers; the program saw nothing of the server's last commits in SQLite's file."""
     left = tmp_path / "left"
     store = served(home)
@@ -350,12 +352,14 @@ def test_a_program_that_had_it_open_goes_on_from_where_a_killed_server_was(home:
     store.close()
 
 
-def test_a_store_that_a_server_has_can_be_looked_at_at_once(home: Path, queues: Queues) -> None:
+def test_open_of_a_store_held_by_a_server_does_not_wait(home: Path, queues: Queues) -> None:
     queues.publish("q", b"x")
     SqliteStore(home / "queue.db", durability="os", busy_seconds=60).close()
 
 
-def test_a_look_that_fails_costs_nothing(store: ServedSqliteStore, queues: Queues, home: Path) -> None:
+def test_read_that_fails_does_not_release_the_servers_write_lock(
+    store: ServedSqliteStore, queues: Queues, home: Path
+) -> None:
     queues.publish("q", b"x")
     other = SqliteStore(home / "queue.db", durability="os", busy_seconds=0)
     with pytest.raises(NotFound):
@@ -365,7 +369,7 @@ def test_a_look_that_fails_costs_nothing(store: ServedSqliteStore, queues: Queue
     other.close()
 
 
-def test_what_is_left_is_taken_in_before_the_tables_change(
+def test_redo_log_is_applied_before_a_schema_migration(
     home: Path, tmp_path: Path, store: ServedSqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with store.transaction() as transaction:
@@ -377,7 +381,9 @@ def test_what_is_left_is_taken_in_before_the_tables_change(
         assert transaction.note("one") == "1"
 
 
-def test_a_server_that_starts_while_somebody_writes_keeps_what_the_one_before_left(home: Path, tmp_path: Path) -> None:
+def test_redo_log_of_the_previous_server_is_kept_when_a_server_starts_during_a_foreign_write(
+    home: Path, tmp_path: Path
+) -> None:
     store = served(home)
     sent = [open_for_test(store=store).publish("q", b"x").id]
     left = after_a_kill(home, tmp_path / "left")

@@ -95,7 +95,7 @@ def step(chance: Random, clock: ManualClock, made: list[str]) -> Callable[[Queue
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_verbs_that_share_a_commit_do_what_they_would_do_alone(tmp_path: Path, seed: int) -> None:
+def test_shared_commit_of_operations_gives_the_same_results_as_the_memory_store(tmp_path: Path, seed: int) -> None:
     chance, clock = Random(seed), ManualClock()
     stores: list[Store] = [SqliteStore(tmp_path / "queue.db", durability="os"), MemoryStore()]
     houses = [StoreOperations(store, clock) for store in stores]
@@ -119,7 +119,7 @@ def rows(path: Path, statement: str) -> list[tuple[object, ...]]:
         db.close()
 
 
-def test_who_is_served_by_the_commit_that_brings_its_messages_takes_them_from_no_table(tmp_path: Path) -> None:
+def test_shared_commit_of_publish_and_lease_reads_no_message_from_a_table(tmp_path: Path) -> None:
     house = StoreOperations(SqliteStore(tmp_path / "queue.db", durability="os"), ManualClock())
     asked: list[str] = []
 
@@ -135,7 +135,7 @@ def test_who_is_served_by_the_commit_that_brings_its_messages_takes_them_from_no
     assert rows(tmp_path / "queue.db", "SELECT first, last, state, ids FROM batch") == [(1, 2, "done", None)]
 
 
-def test_what_is_due_next_follows_each_lease_and_ack(tmp_path: Path) -> None:
+def test_next_due_follows_each_lease_and_ack(tmp_path: Path) -> None:
     clock = ManualClock()
     ours = SqliteStore(tmp_path / "queue.db", durability="os")
     houses = [StoreOperations(store, clock) for store in (ours, MemoryStore())]
@@ -154,7 +154,7 @@ def test_what_is_due_next_follows_each_lease_and_ack(tmp_path: Path) -> None:
     ours.close()
 
 
-def test_ids_are_written_down_when_the_content_goes(tmp_path: Path) -> None:
+def test_trim_writes_the_ids_of_a_run_whose_contents_it_deletes(tmp_path: Path) -> None:
     house = StoreOperations(SqliteStore(tmp_path / "queue.db", durability="os"), ManualClock())
     with house.store.transaction() as transaction:
         transaction.set_policy("mail", '{"archive":{"maxMessages":1}}')
@@ -169,7 +169,7 @@ def test_ids_are_written_down_when_the_content_goes(tmp_path: Path) -> None:
     house.store.close()
 
 
-def test_what_another_process_changed_is_not_handed_out_of_memory(tmp_path: Path) -> None:
+def test_cache_does_not_deliver_messages_that_another_process_changed(tmp_path: Path) -> None:
     """A message just published is rewritten, and one just leased is settled, by somebody else."""
     clock = ManualClock()
     one, other = (StoreOperations(SqliteStore(tmp_path / "queue.db", durability="os"), clock) for _ in range(2))
@@ -188,7 +188,7 @@ def test_what_another_process_changed_is_not_handed_out_of_memory(tmp_path: Path
     other.store.close()
 
 
-def test_what_was_published_just_now_is_kept_within_bounds() -> None:
+def test_cache_of_new_arrivals_is_bounded_in_bytes() -> None:
     arrivals = RecentPayloads()
     most = MAX_RECENT_BYTES - RECENT_OVERHEAD_BYTES
     arrivals.add(1, [envelope("a"), envelope("b")], 2)
@@ -210,7 +210,7 @@ def test_what_was_published_just_now_is_kept_within_bounds() -> None:
     assert arrivals.find(8, 1) is None
 
 
-def test_messages_without_a_body_take_room_too() -> None:
+def test_cache_of_new_arrivals_counts_messages_without_a_body() -> None:
     arrivals = RecentPayloads()
     number = MAX_RECENT_BYTES // RECENT_OVERHEAD_BYTES
     arrivals.add(1, [envelope("a")] * number, 0)
@@ -222,7 +222,7 @@ def test_messages_without_a_body_take_room_too() -> None:
     assert arrivals.find(number + 1, 1) is not None
 
 
-def test_messages_given_back_behind_others_slow_down_nobody_ahead(tmp_path: Path) -> None:
+def test_runs_ahead_of_a_released_message_are_still_leased_as_runs(tmp_path: Path) -> None:
     """Runs are handed out as runs as far as they stand before the first message with a row of its own."""
     clock = ManualClock()
     houses = [

@@ -11,7 +11,7 @@ from yirangmq.testing import ManualClock, open_for_test
 COLUMNS = "messageId, state, priority, attempt, consumer, reason, payload, seq"
 
 
-def test_the_view_and_the_verbs_say_the_same(tmp_path: Path) -> None:
+def test_sql_view_agrees_with_show_peek_and_counts(tmp_path: Path) -> None:
     file = tmp_path / "queue.db"
     clock = ManualClock()
     with open_for_test(f"sqlite:{file}", clock=clock) as queues:
@@ -44,7 +44,7 @@ def test_the_view_and_the_verbs_say_the_same(tmp_path: Path) -> None:
         ]
 
 
-def test_a_retry_and_a_dead_letter_as_rows(tmp_path: Path) -> None:
+def test_sql_rows_of_a_retry_and_a_dead_letter_hold_state_attempt_due_time_and_failure(tmp_path: Path) -> None:
     file = tmp_path / "queue.db"
     clock = ManualClock()
     with open_for_test(f"sqlite:{file}", clock=clock) as queues:

@@ -55,7 +55,9 @@ AUTHORIZATIONS = [
 
 
 @pytest.mark.parametrize(("said", "password", "body"), AUTHORIZATIONS)
-def test_the_password_is_needed_everywhere(play: Play, said: str | None, password: str, body: bytes) -> None:
+def test_admin_password_missing_or_wrong_is_answered_401_on_every_admin_route(
+    play: Play, said: str | None, password: str, body: bytes
+) -> None:
     async def scene(stage: MqServer) -> None:
         for method, path in ROUTES:
             headers = {} if said is None else {"authorization": said}
@@ -68,7 +70,7 @@ def test_the_password_is_needed_everywhere(play: Play, said: str | None, passwor
 
 @pytest.mark.parametrize("password", ["simple", "with spaces in it", "pässwörd"])
 @pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
-def test_the_password_opens(play: Play, password: str, scheme: str) -> None:
+def test_admin_password_with_bearer_in_either_case_is_accepted(play: Play, password: str, scheme: str) -> None:
     async def scene(stage: MqServer) -> None:
         sent = f"{scheme}  {password} ".encode().decode("latin-1")
         answer = await stage.ask("GET", "/admin/mq/q/config", headers={"authorization": sent})
@@ -77,7 +79,7 @@ def test_the_password_opens(play: Play, password: str, scheme: str) -> None:
     play(scene, terms=MqSettings(admin_password=password))
 
 
-def test_paths_that_are_not_there_need_no_password(play: Play) -> None:
+def test_admin_routes_that_do_not_exist_answer_404_without_a_password(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         for path in ("/admin", "/admin/", "/admin/mq", "/admin/mq/q", "/admin/mq/q/config/colour"):
             answer = await stage.ask("GET", path)
@@ -106,7 +108,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("name", "body", "value"), VALUES)
-def test_a_setting_is_set_and_taken_away(play: Play, name: str, body: bytes, value: object) -> None:
+def test_queue_config_setting_is_set_and_deleted(play: Play, name: str, body: bytes, value: object) -> None:
     async def scene(stage: MqServer) -> None:
         assert await config(stage) == NOTHING
         answer = await stage.admin("PUT", f"mq/q/config/{name}", body)
@@ -142,7 +144,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "body"), REFUSED)
-def test_values_that_make_no_sense_are_refused_and_change_nothing(play: Play, name: str, body: bytes) -> None:
+def test_queue_config_rejects_invalid_values_and_stays_unchanged(play: Play, name: str, body: bytes) -> None:
     async def scene(stage: MqServer) -> None:
         await stage.admin("PUT", f"mq/q/config/{name}", b"1")
         before = await config(stage)
@@ -165,7 +167,9 @@ def test_values_that_make_no_sense_are_refused_and_change_nothing(play: Play, na
         (None, 415),
     ],
 )
-def test_types_of_a_setting(play: Play, said: str | None, status: int) -> None:
+def test_queue_config_content_type_xml_or_missing_is_rejected_with_415(
+    play: Play, said: str | None, status: int
+) -> None:
     async def scene(stage: MqServer) -> None:
         headers = {"authorization": f"Bearer {PASSWORD}"} | ({} if said is None else {"content-type": said})
         assert (await stage.ask("PUT", "/admin/mq/q/config/concurrency", b"7", headers)).status == status
@@ -174,7 +178,7 @@ def test_types_of_a_setting(play: Play, said: str | None, status: int) -> None:
     play(scene)
 
 
-def test_clear_keeps_the_configuration(play: Play) -> None:
+def test_queue_config_survives_clearing_the_queue(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         await stage.admin("PUT", "mq/q/config/active-timeout", b"9")
         await stage.put()
@@ -185,7 +189,7 @@ def test_clear_keeps_the_configuration(play: Play) -> None:
     play(scene)
 
 
-def test_what_the_queue_does_not_say_is_as_the_server_says(play: Play) -> None:
+def test_queue_config_defaults_to_the_server_settings_and_overrides_them(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         await stage.put(b"same")
         again = await stage.draft()
@@ -201,7 +205,7 @@ def test_what_the_queue_does_not_say_is_as_the_server_says(play: Play) -> None:
     play(scene, defaults=Defaults(unique=True, concurrency=1))
 
 
-def test_the_same_payload_twice(play: Play) -> None:
+def test_unique_payload_is_rejected_while_an_equal_message_is_unfinished(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         first = await stage.put(b"same")
         second = await stage.put(b"same")
@@ -223,7 +227,9 @@ def test_the_same_payload_twice(play: Play) -> None:
     ("name", "seconds", "state"),
     [("drafting-timeout", 60, "drafting"), ("ordered-timeout", 60, "ordered"), ("active-timeout", 300, "active")],
 )
-def test_a_changed_time_out_is_that_of_messages_already_out(play: Play, name: str, seconds: int, state: str) -> None:
+def test_timeout_change_applies_to_messages_already_drafted_claimed_or_leased(
+    play: Play, name: str, seconds: int, state: str
+) -> None:
     async def scene(stage: MqServer) -> None:
         if state == "drafting":
             await stage.draft()
@@ -246,7 +252,7 @@ def test_a_changed_time_out_is_that_of_messages_already_out(play: Play, name: st
     play(scene)
 
 
-def test_a_longer_time_out_for_a_message_that_would_be_late_by_now(play: Play) -> None:
+def test_timeout_shortened_below_the_elapsed_time_returns_the_message_at_once(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         await stage.admin("PUT", "mq/q/config/active-timeout", b"10")
         await stage.put()
@@ -259,7 +265,9 @@ def test_a_longer_time_out_for_a_message_that_would_be_late_by_now(play: Play) -
     play(scene)
 
 
-def test_many_queues_with_config(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_config_list_spans_pages_and_names_only_queues_with_mq_settings(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
 
     monkeypatch.setattr(api, "QUEUES_PER_PAGE", 3)
 

@@ -27,7 +27,9 @@ BODIES = [b"", EVERY, b'{"a": 1}', b' {"a":1}\n', b"\xff\xfe", b"null", "ü".enc
 
 @pytest.mark.parametrize(("said", "told"), TYPES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_bytes_and_any_type_round_trip(play: Play, kind: str, said: str | None, told: str, tmp_path: Path) -> None:
+def test_content_of_any_bytes_and_any_type_round_trips(
+    play: Play, kind: str, said: str | None, told: str, tmp_path: Path
+) -> None:
     place = Place(kind, tmp_path)
 
     async def scene(stage: MqServer) -> None:
@@ -43,7 +45,7 @@ def test_any_bytes_and_any_type_round_trip(play: Play, kind: str, said: str | No
     place.close()
 
 
-def test_a_body_in_chunks_is_the_same_body(play: Play) -> None:
+def test_chunked_body_is_stored_as_one_body(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         id = await stage.draft()
         peer = await stage.dial()
@@ -57,7 +59,7 @@ def test_a_body_in_chunks_is_the_same_body(play: Play) -> None:
     play(scene)
 
 
-def test_content_that_is_set_again_replaces_type_and_bytes_and_keeps_the_place(play: Play) -> None:
+def test_content_set_again_replaces_type_and_bytes_and_keeps_the_order_until_claimed(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         first, second = await stage.put(b"1"), await stage.put(b"2")
         answer = await stage.ask("PUT", f"/mq/q/messages/{first}", b"one", {"content-type": "a/b"})
@@ -70,7 +72,7 @@ def test_content_that_is_set_again_replaces_type_and_bytes_and_keeps_the_place(p
     play(scene)
 
 
-def test_a_message_of_another_door_keeps_its_other_members(play: Play) -> None:
+def test_content_set_on_a_message_of_another_protocol_keeps_its_other_envelope_members(play: Play) -> None:
 
     async def scene(stage: MqServer) -> None:
         id = stage.queues.publish("q", NewMessage(payload={"n": 1}, priority=4, trace_id="t", type="order")).id
@@ -89,7 +91,7 @@ def test_a_message_of_another_door_keeps_its_other_members(play: Play) -> None:
     play(scene)
 
 
-def test_json_that_is_set_here_is_json_elsewhere(play: Play) -> None:
+def test_json_content_set_over_mq_is_json_for_other_protocols(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         id = await stage.draft(priority="2")
         headers = {"content-type": "application/json"}
@@ -105,7 +107,7 @@ SIZES = [(50, 100), (100, 50)]
 
 
 @pytest.mark.parametrize(("general", "of_set"), SIZES)
-def test_sizes_are_inclusive_and_set_has_its_own(play: Play, general: int, of_set: int) -> None:
+def test_body_limits_are_inclusive_and_set_has_its_own_limit(play: Play, general: int, of_set: int) -> None:
     async def scene(stage: MqServer) -> None:
         id = await stage.draft()
         await stage.set(id, b"x" * of_set)
@@ -120,7 +122,7 @@ def test_sizes_are_inclusive_and_set_has_its_own(play: Play, general: int, of_se
     play(scene, defaults=Defaults(set_body=of_set), terms=MqSettings(general, of_set))
 
 
-def test_a_packed_body_is_refused_and_the_message_is_as_it_was(play: Play) -> None:
+def test_content_encoding_gzip_is_rejected_with_415_and_the_draft_stays(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         id = await stage.draft()
         answer = await stage.ask("PUT", f"/mq/q/messages/{id}", gzip.compress(EVERY), {"content-encoding": "gzip"})
@@ -133,7 +135,7 @@ def test_a_packed_body_is_refused_and_the_message_is_as_it_was(play: Play) -> No
     play(scene)
 
 
-def test_too_much_in_chunks_is_refused_as_well(play: Play) -> None:
+def test_chunked_body_over_the_limit_is_rejected_and_the_draft_stays(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         id = await stage.draft()
         peer = await stage.dial()
@@ -147,7 +149,7 @@ def test_too_much_in_chunks_is_refused_as_well(play: Play) -> None:
     play(scene, terms=MqSettings(50, 50))
 
 
-def test_a_type_that_is_a_book_is_refused(play: Play) -> None:
+def test_content_type_of_256_characters_is_rejected(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         id = await stage.draft()
         headers = {"content-type": "x" * 256}
@@ -156,7 +158,7 @@ def test_a_type_that_is_a_book_is_refused(play: Play) -> None:
     play(scene)
 
 
-def test_a_full_queue_says_when_to_come_again(play: Play) -> None:
+def test_quota_exceeded_is_answered_429_with_retry_after_until_a_message_completes(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         stage.queues.set_policy("q", {"quota": {"maxMessages": 1}})
         await stage.put()
@@ -181,7 +183,9 @@ BODIES_NOBODY_ASKED_FOR = [
 
 
 @pytest.mark.parametrize(("body", "said", "status"), BODIES_NOBODY_ASKED_FOR)
-def test_bodies_where_none_is_needed(play: Play, body: bytes, said: str | None, status: int) -> None:
+def test_body_where_none_is_needed_is_ignored_unless_invalid_json_or_an_unsupported_type(
+    play: Play, body: bytes, said: str | None, status: int
+) -> None:
     async def scene(stage: MqServer) -> None:
         await stage.put()
         id = await stage.take()

@@ -24,7 +24,7 @@ READ = [
 
 
 @pytest.mark.parametrize(("body", "priority"), READ)
-def test_priorities_as_they_are_read(play: Play, body: bytes, priority: str) -> None:
+def test_priority_of_a_draft_is_read_from_its_json_body(play: Play, body: bytes, priority: str) -> None:
     async def scene(stage: MqServer) -> None:
         answer = await stage.ask("POST", "/mq/q/messages", body, JSON)
         assert (answer.status, answer.headers["content-type"]) == (200, "text/plain; charset=utf-8")
@@ -65,7 +65,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("body", "headers", "status"), REFUSED)
-def test_what_is_refused(play: Play, body: bytes | None, headers: dict[str, str], status: int) -> None:
+def test_draft_with_an_invalid_body_or_type_is_rejected_and_creates_nothing(
+    play: Play, body: bytes | None, headers: dict[str, str], status: int
+) -> None:
     async def scene(stage: MqServer) -> None:
         peer = await stage.dial()
         answer = await peer.ask("POST", "/mq/q/messages", body, headers)
@@ -79,7 +81,7 @@ def test_what_is_refused(play: Play, body: bytes | None, headers: dict[str, str]
     play(scene, terms=MqSettings(payload_limit=50))
 
 
-def test_other_spellings_of_the_type(play: Play) -> None:
+def test_draft_content_type_json_is_accepted_in_other_spellings(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         for said in ("application/json; charset=utf-8", "APPLICATION/JSON", " application/json ;x=y"):
             answer = await stage.ask("POST", "/mq/q/messages", b'{"priority":1}', {"content-type": said})
@@ -88,7 +90,7 @@ def test_other_spellings_of_the_type(play: Play) -> None:
     play(scene)
 
 
-def test_ids_are_never_the_same_and_can_stand_in_a_path(play: Play) -> None:
+def test_draft_ids_are_unique_and_safe_in_a_path(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         ids = [await stage.draft() for _ in range(100)]
         assert len(set(ids)) == 100
@@ -97,7 +99,7 @@ def test_ids_are_never_the_same_and_can_stand_in_a_path(play: Play) -> None:
     play(scene)
 
 
-def test_a_full_disk_takes_no_drafts_and_no_content_and_consuming_goes_on(
+def test_full_disk_rejects_drafts_and_content_with_507_while_consuming_continues(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 

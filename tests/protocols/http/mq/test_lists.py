@@ -38,7 +38,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize(("accept", "form"), FORMS)
-def test_which_form_a_client_prefers(accept: str, form: str) -> None:
+def test_list_format_follows_the_accept_header(accept: str, form: str) -> None:
     assert preferred(accept) == form
 
 
@@ -50,7 +50,9 @@ async def fail_some(stage: MqServer, count: int) -> list[str]:
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 @pytest.mark.parametrize("per_page", [1, 2, 500])
-def test_failed_messages_in_both_forms(play: Play, count: int, per_page: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_of_failed_messages_is_a_json_array_or_ndjson_for_any_page_size(
+    play: Play, count: int, per_page: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(api, "PER_PAGE", per_page)
 
     async def scene(stage: MqServer) -> None:
@@ -69,7 +71,7 @@ def test_failed_messages_in_both_forms(play: Play, count: int, per_page: int, mo
     play(scene)
 
 
-def test_namespaces_come_with_a_draft_and_go_with_clear(play: Play) -> None:
+def test_namespace_list_gains_a_queue_with_its_first_draft_and_loses_it_when_cleared(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         assert (await stage.ask("GET", "/mq")).body == b"[]"
         assert (await stage.ask("GET", "/mq", headers={"accept": LINES})).body == b""
@@ -88,7 +90,7 @@ def test_namespaces_come_with_a_draft_and_go_with_clear(play: Play) -> None:
     play(scene)
 
 
-def test_many_namespaces(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_namespace_list_spans_many_pages(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "QUEUES_PER_PAGE", 7)
 
     async def scene(stage: MqServer) -> None:
@@ -100,7 +102,7 @@ def test_many_namespaces(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     play(scene)
 
 
-def test_all_that_failed_is_renewed_in_order_of_arrival_and_abandoned(play: Play) -> None:
+def test_redrive_of_all_failed_messages_keeps_arrival_order_and_delete_abandons_them(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         ids = [await stage.put(b"%d" % number) for number in range(5)]
         for _ in ids:
@@ -121,7 +123,7 @@ def test_all_that_failed_is_renewed_in_order_of_arrival_and_abandoned(play: Play
     play(scene)
 
 
-def test_a_list_goes_on_as_fast_as_it_is_read_while_others_are_served(
+def test_list_backpressure_stops_reading_the_store_for_a_slow_reader_while_others_are_served(
     play: Play, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that nobody reads stays where it is, and costs nobody anything."""
@@ -166,7 +168,7 @@ def test_a_list_goes_on_as_fast_as_it_is_read_while_others_are_served(
     place.close()
 
 
-def test_whoever_leaves_in_the_middle_of_a_list_ends_it(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_ends_when_its_client_disconnects_midway(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "PER_PAGE", 1)
     over: list[api.PagedListing] = []
     disconnected = api.PagedListing.disconnected
@@ -188,7 +190,9 @@ def test_whoever_leaves_in_the_middle_of_a_list_ends_it(play: Play, monkeypatch:
     play(scene)
 
 
-def test_a_list_that_cannot_be_read_to_its_end_is_cut_off(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_response_is_cut_off_without_a_final_chunk_when_the_store_fails(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that nobody takes a part for the whole."""
 
     async def scene(stage: MqServer) -> None:

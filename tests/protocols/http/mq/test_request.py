@@ -24,12 +24,12 @@ UNSATISFIED = [
 
 
 @pytest.mark.parametrize("text", SATISFIED)
-def test_ranges_that_include_our_version(text: str) -> None:
+def test_accept_version_range_that_includes_the_server_version_is_satisfied(text: str) -> None:
     assert satisfies((0, 6, 2), text)
 
 
 @pytest.mark.parametrize("text", UNSATISFIED)
-def test_ranges_that_do_not(text: str) -> None:
+def test_accept_version_range_that_excludes_the_server_version_is_not_satisfied(text: str) -> None:
     assert not satisfies((0, 6, 2), text)
 
 
@@ -51,7 +51,7 @@ def body_for(method: str, path: str) -> bytes | None:
 
 
 @pytest.mark.parametrize(("method", "path", "status"), ROUTES)
-def test_another_version_is_refused_on_every_route_with_an_empty_body(
+def test_accept_version_mismatch_is_rejected_on_every_route_with_an_empty_body(
     play: Play, method: str, path: str, status: int
 ) -> None:
     async def scene(stage: MqServer) -> None:
@@ -127,7 +127,7 @@ NOWHERE = [
 
 
 @pytest.mark.parametrize(("method", "path"), NOWHERE)
-def test_paths_that_lead_nowhere(play: Play, method: str, path: str) -> None:
+def test_unknown_route_is_answered_404_with_a_json_error(play: Play, method: str, path: str) -> None:
     async def scene(stage: MqServer) -> None:
         answer = await stage.ask(method, path)
         assert answer.status == 404
@@ -142,7 +142,7 @@ BAD = ["a b", "a/b", "ü", "a:b", "a\n", "a*", "x" * 256, "\x7f", "a%b", "~"]
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_names_that_are_none(play: Play, name: str) -> None:
+def test_queue_name_invalid_is_rejected_with_400_on_every_route(play: Play, name: str) -> None:
     async def scene(stage: MqServer) -> None:
         coded = quote(name, safe="")
         routes = [(method, path.replace("/q", f"/{coded}", 1)) for method, path, _ in ROUTES if "/q" in path]
@@ -157,7 +157,7 @@ def test_names_that_are_none(play: Play, name: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/mq/%zz/stats", "/mq/%/stats", "/mq/%ff/stats", "/mq/%00/stats"])
-def test_paths_that_cannot_be_decoded(play: Play, path: str) -> None:
+def test_path_that_cannot_be_decoded_is_rejected_with_400(play: Play, path: str) -> None:
     async def scene(stage: MqServer) -> None:
         answer = await stage.ask("GET", path)
         assert (answer.status, json.loads(answer.body)["statusCode"]) == (400, 400)
@@ -183,7 +183,7 @@ NAMES = {
 LONG = ["x" * 201, "x" * 255, "." * 199, "." * 255, "_." + "x" * 197, "_.-" + "0" * 64 + "x" * 150]
 
 
-def test_namespaces_and_names() -> None:
+def test_namespace_maps_to_a_valid_and_distinct_queue_name() -> None:
     assert {name: queue_of(name) for name in NAMES} == NAMES
     made = [queue_of(name) for name in [*NAMES, *LONG, "_.-" + "0" * 64]]
     assert len(set(made)) == len(made)
@@ -194,7 +194,7 @@ def test_namespaces_and_names() -> None:
 
 
 @pytest.mark.parametrize("name", [*NAMES, *LONG])
-def test_every_namespace_works_and_comes_back(play: Play, name: str) -> None:
+def test_namespace_of_any_spelling_works_and_is_listed_unchanged(play: Play, name: str) -> None:
     async def scene(stage: MqServer) -> None:
         await stage.admin("PUT", f"mq/{name}/config/concurrency", b"5")
         id = await stage.put(b"content", name)
@@ -212,7 +212,9 @@ def test_every_namespace_works_and_comes_back(play: Play, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "x" * 255])
-def test_a_namespace_that_is_no_name_is_reached_by_other_doors_under_its_own(play: Play, name: str) -> None:
+def test_namespace_that_is_not_a_queue_name_is_reached_by_other_protocols_under_its_mapped_name(
+    play: Play, name: str
+) -> None:
     async def scene(stage: MqServer) -> None:
         await stage.draft(name)
         published = stage.queues.publish(queue_of(name), b"from elsewhere").id
@@ -221,7 +223,7 @@ def test_a_namespace_that_is_no_name_is_reached_by_other_doors_under_its_own(pla
     play(scene)
 
 
-def test_reserved_names_that_another_door_made_are_nobodys_namespace(play: Play) -> None:
+def test_namespace_list_omits_reserved_queue_names_made_by_other_protocols(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         for name in ("_.x", "_.-" + "0" * 64, "fine"):
             stage.queues.publish(name, b"")
@@ -231,7 +233,7 @@ def test_reserved_names_that_another_door_made_are_nobodys_namespace(play: Play)
     play(scene)
 
 
-def test_what_stands_behind_a_question_mark_is_not_read(play: Play) -> None:
+def test_query_string_is_ignored(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         answer = await stage.ask("POST", "/mq/q/messages?token=abc&priority=9", b'{"priority":1}', JSON)
         assert answer.status == 200
@@ -240,7 +242,7 @@ def test_what_stands_behind_a_question_mark_is_not_read(play: Play) -> None:
     play(scene)
 
 
-def test_asking_for_a_head_alone_changes_nothing(play: Play) -> None:
+def test_head_request_changes_nothing_and_does_not_wait(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         id = await stage.put(b"12345", priority="3")
         answer = await stage.ask("HEAD", "/mq/q/messages")

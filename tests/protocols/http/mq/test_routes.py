@@ -111,7 +111,9 @@ CASES = [(state, route, int(status)) for state, *row in ROWS for route, status i
 
 
 @pytest.mark.parametrize(("state", "route", "status"), CASES)
-def test_the_status_of_each_route_in_each_state(play: Play, state: str, route: str, status: int) -> None:
+def test_route_status_depends_on_the_message_state_and_a_repeated_success_succeeds(
+    play: Play, state: str, route: str, status: int
+) -> None:
     async def scene(stage: MqServer) -> None:
         id = await STEPS[state](stage)
         before = await stage.stats()
@@ -160,7 +162,7 @@ STATES = {
 
 
 @pytest.mark.parametrize(("state", "route"), AFTER)
-def test_the_numbers_after_each_route(play: Play, state: str, route: str) -> None:
+def test_route_effect_on_stats_and_state_header_in_each_message_state(play: Play, state: str, route: str) -> None:
     async def scene(stage: MqServer) -> None:
         id = await STEPS[state](stage)
         method, end = ROUTES[route]
@@ -171,7 +173,7 @@ def test_the_numbers_after_each_route(play: Play, state: str, route: str) -> Non
     play(scene)
 
 
-def test_statistics_of_a_queue_that_is_not_there(play: Play) -> None:
+def test_stats_of_an_unknown_queue_are_zeros_and_create_no_queue(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         answer = await stage.ask("GET", "/mq/nowhere/stats")
         assert answer.status == 200
@@ -183,7 +185,7 @@ def test_statistics_of_a_queue_that_is_not_there(play: Play) -> None:
     play(scene)
 
 
-def test_completed_is_a_counter_that_only_clear_takes_back(play: Play) -> None:
+def test_stats_completed_counter_is_reset_only_by_clear(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         for number in range(3):
             await completed(stage)
@@ -197,7 +199,7 @@ def test_completed_is_a_counter_that_only_clear_takes_back(play: Play) -> None:
     play(scene)
 
 
-def test_states_of_other_doors_have_the_documents_names(play: Play) -> None:
+def test_states_set_by_other_protocols_are_reported_under_the_mq_names(play: Play) -> None:
 
     async def scene(stage: MqServer) -> None:
         stage.queues.publish("q", NewMessage(payload={"n": 1}, delay=60, priority=7))

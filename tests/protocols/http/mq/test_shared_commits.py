@@ -19,7 +19,7 @@ async def statuses(peer: Peer, count: int) -> list[int]:
     return [answer.status for answer in answers if answer is not None]
 
 
-def test_requests_of_one_connection_are_done_in_the_order_in_which_they_were_sent(play: Play) -> None:
+def test_pipelining_runs_requests_of_a_connection_in_order_beside_coalesced_ones(play: Play) -> None:
     """Though others of the same kinds came before them."""
 
     async def scene(stage: MqServer) -> None:
@@ -45,7 +45,7 @@ def test_requests_of_one_connection_are_done_in_the_order_in_which_they_were_sen
 
 
 @pytest.mark.parametrize("most", [1, 3, 500])
-def test_batches_of_any_size(play: Play, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coalescing_works_with_any_batch_limit(play: Play, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "MAX_BATCH_REQUESTS", most)
 
     async def scene(stage: MqServer) -> None:
@@ -66,7 +66,7 @@ def test_batches_of_any_size(play: Play, most: int, monkeypatch: pytest.MonkeyPa
     play(scene)
 
 
-def test_what_the_store_refuses_together_is_tried_one_by_one(play: Play) -> None:
+def test_coalescing_retries_a_batch_rejected_by_the_store_request_by_request(play: Play) -> None:
     store = FailingStore(MemoryStore())
 
     async def scene(stage: MqServer) -> None:
@@ -84,7 +84,9 @@ def test_what_the_store_refuses_together_is_tried_one_by_one(play: Play) -> None
     play(scene, store=store)
 
 
-def test_an_answer_that_fails_harms_no_other(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coalescing_of_a_failing_response_leaves_the_others_unharmed(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(envelope: Envelope) -> str:
         if envelope.payload == b"bad":
             raise ZeroDivisionError
@@ -103,9 +105,7 @@ def test_an_answer_that_fails_harms_no_other(play: Play, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("crowded", [1, 3])
-def test_coalesced_requests_of_a_failed_transaction_are_answered_and_the_next_ones_too(
-    play: Play, crowded: int
-) -> None:
+def test_coalescing_after_a_failed_transaction_answers_all_requests_and_the_next_ones(play: Play, crowded: int) -> None:
     store = FailingStore(MemoryStore())
 
     async def scene(stage: MqServer) -> None:

@@ -26,7 +26,7 @@ async def reach(stage: MqServer, state: str) -> str:
 
 
 @pytest.mark.parametrize(("state", "seconds"), TIMES)
-def test_time_acts_on_an_idle_queue_without_being_asked(play: Play, state: str, seconds: float) -> None:
+def test_sweeper_applies_timeouts_to_an_idle_queue_without_a_request(play: Play, state: str, seconds: float) -> None:
     async def scene(stage: MqServer) -> None:
         await reach(stage, state)
 
@@ -46,7 +46,9 @@ def test_time_acts_on_an_idle_queue_without_being_asked(play: Play, state: str, 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("state", "seconds"), TIMES)
-def test_time_while_the_server_was_away_counts(play: Play, kind: str, state: str, seconds: int, tmp_path: Path) -> None:
+def test_timeout_counts_the_time_while_the_server_was_down(
+    play: Play, kind: str, state: str, seconds: int, tmp_path: Path
+) -> None:
     place, clock = Place(kind, tmp_path), ManualClock()
 
     async def before(stage: MqServer) -> None:
@@ -68,7 +70,7 @@ def test_time_while_the_server_was_away_counts(play: Play, kind: str, state: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_state_outlives_a_restart(play: Play, kind: str, tmp_path: Path) -> None:
+def test_restart_preserves_every_message_state_and_the_queue_config(play: Play, kind: str, tmp_path: Path) -> None:
     place, clock = Place(kind, tmp_path), ManualClock()
     ids: dict[str, str] = {}
     states = ("failed", "active", "ordered", "drafting", "waiting")
@@ -97,7 +99,7 @@ def test_every_state_outlives_a_restart(play: Play, kind: str, tmp_path: Path) -
     place.close()
 
 
-def test_a_message_that_comes_back_goes_behind_those_of_its_priority(play: Play) -> None:
+def test_timeout_returns_a_message_behind_those_of_its_priority(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         first = await stage.put(b"1", priority="5")
         await stage.take()
@@ -108,7 +110,7 @@ def test_a_message_that_comes_back_goes_behind_those_of_its_priority(play: Play)
     play(scene)
 
 
-def test_too_many_time_outs_make_a_failed_message_with_a_reason(play: Play) -> None:
+def test_timeout_beyond_the_retry_limit_fails_the_message_with_reason_timeout(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         stage.queues.set_policy("q", {"retry": {"limit": 2}})
         id = await stage.put()
@@ -126,7 +128,7 @@ def test_too_many_time_outs_make_a_failed_message_with_a_reason(play: Play) -> N
     play(scene)
 
 
-def test_the_servers_time_outs(play: Play) -> None:
+def test_timeout_defaults_come_from_the_server_settings(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         await stage.draft()
         await stage.put()
@@ -144,7 +146,7 @@ def test_the_servers_time_outs(play: Play) -> None:
     play(scene, defaults=Defaults(draft_ms=500, claim_ms=1500, active_ms=2500))
 
 
-def test_a_repeated_call_is_remembered_for_the_queues_window(play: Play) -> None:
+def test_repeated_complete_or_delete_succeeds_for_600_seconds_then_answers_404(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         done = await stage.put()
         await stage.take()

@@ -26,7 +26,7 @@ async def served(peer: Peer) -> str:
     return answer.body.decode()
 
 
-def test_the_smallest_priority_then_the_oldest_of_a_thousand(play: Play) -> None:
+def test_priority_smallest_is_served_first_and_then_the_oldest_of_a_thousand(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         ids = []
         for number in range(1000):
@@ -39,7 +39,7 @@ def test_the_smallest_priority_then_the_oldest_of_a_thousand(play: Play) -> None
     play(scene)
 
 
-def test_waiters_are_served_in_order_of_arrival(play: Play) -> None:
+def test_wait_list_serves_waiters_in_order_of_arrival(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         peers = await stage.waiting(5)
         ids = [await stage.put(b"%d" % number) for number in range(5)]
@@ -48,7 +48,7 @@ def test_waiters_are_served_in_order_of_arrival(play: Play) -> None:
     play(scene)
 
 
-def test_nobody_overtakes_who_waits(play: Play) -> None:
+def test_wait_list_is_not_overtaken_by_a_later_order_or_an_empty_wakeup(play: Play) -> None:
     """Not even with news that are none, and not in the very turn in which the message comes."""
 
     async def scene(stage: MqServer) -> None:
@@ -68,7 +68,7 @@ def test_nobody_overtakes_who_waits(play: Play) -> None:
     play(scene)
 
 
-def test_a_message_of_any_door_wakes_an_order(play: Play) -> None:
+def test_wait_list_is_woken_by_a_message_of_another_protocol(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         [peer] = await stage.waiting(1)
         stored = stage.queues.publish("q", b"from elsewhere")
@@ -79,7 +79,7 @@ def test_a_message_of_any_door_wakes_an_order(play: Play) -> None:
 
 
 @pytest.mark.parametrize("way", ["close", "half-close", "abort"])
-def test_a_waiter_that_left_takes_nothing(play: Play, way: str) -> None:
+def test_wait_list_skips_a_waiter_that_disconnected(play: Play, way: str) -> None:
     async def scene(stage: MqServer) -> None:
         gone, stays = await stage.waiting(2)
         match way:
@@ -97,7 +97,7 @@ def test_a_waiter_that_left_takes_nothing(play: Play, way: str) -> None:
     play(scene)
 
 
-def test_one_that_leaves_at_the_last_moment_takes_nothing_either(play: Play) -> None:
+def test_wait_list_skips_a_waiter_that_disconnects_during_the_commit_that_claims(play: Play) -> None:
     """Its message is claimed in the commit during which it leaves."""
 
     async def scene(stage: MqServer) -> None:
@@ -115,7 +115,7 @@ def test_one_that_leaves_at_the_last_moment_takes_nothing_either(play: Play) -> 
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_queue_that_is_cleared_ends_all_waiting(play: Play, exists: bool) -> None:
+def test_clear_of_a_queue_answers_all_its_waiters_404_and_leaves_other_queues_waiting(play: Play, exists: bool) -> None:
     async def scene(stage: MqServer) -> None:
         if exists:
             await stage.put()
@@ -137,7 +137,7 @@ def test_a_queue_that_is_cleared_ends_all_waiting(play: Play, exists: bool) -> N
     play(scene)
 
 
-def test_a_queue_that_another_door_deletes_ends_all_waiting_too(play: Play) -> None:
+def test_delete_queue_by_another_protocol_answers_its_waiters_404(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         [peer] = await stage.waiting(1)
         stage.house.methods.find("delete_queue")(stage.desk, {"queue": "q"}, lambda value, error: None)
@@ -146,7 +146,7 @@ def test_a_queue_that_another_door_deletes_ends_all_waiting_too(play: Play) -> N
     play(scene)
 
 
-def test_waiting_makes_no_queue(play: Play) -> None:
+def test_wait_list_entry_creates_no_queue(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         await stage.waiting(1)
         assert (await stage.ask("GET", "/mq")).body == b"[]"
@@ -154,7 +154,7 @@ def test_waiting_makes_no_queue(play: Play) -> None:
     play(scene)
 
 
-def test_an_order_waits_without_end(play: Play) -> None:
+def test_wait_list_has_no_timeout(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         [peer] = await stage.waiting(1)
         stage.pass_time(10**6)
@@ -165,7 +165,7 @@ def test_an_order_waits_without_end(play: Play) -> None:
 
 
 @pytest.mark.parametrize("what", ["ordered", "active"])
-def test_a_message_that_times_out_wakes_who_waits(play: Play, what: str) -> None:
+def test_wait_list_is_woken_by_a_message_whose_timeout_ends(play: Play, what: str) -> None:
     async def scene(stage: MqServer) -> None:
         id = await stage.put()
         await (stage.order() if what == "ordered" else stage.take())
@@ -177,7 +177,7 @@ def test_a_message_that_times_out_wakes_who_waits(play: Play, what: str) -> None
 
 
 @pytest.mark.parametrize("way", ["one", "all", "another door"])
-def test_a_renewed_message_wakes_who_waits(play: Play, way: str) -> None:
+def test_wait_list_is_woken_by_a_redriven_message(play: Play, way: str) -> None:
     async def scene(stage: MqServer) -> None:
         id = await stage.put()
         await stage.take()
@@ -200,7 +200,7 @@ ENDS = ["complete", "fail", "abandon", "timeout", "ack", "nack", "clear config",
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_free_place_wakes_an_order_that_is_held(play: Play, end: str) -> None:
+def test_concurrency_limit_with_a_freed_place_raised_or_removed_wakes_a_waiter(play: Play, end: str) -> None:
     async def scene(stage: MqServer) -> None:
         await stage.admin("PUT", "mq/q/config/concurrency", b"1")
         ids = [await stage.put(b"%d" % number) for number in range(2)]
@@ -232,7 +232,7 @@ def test_a_free_place_wakes_an_order_that_is_held(play: Play, end: str) -> None:
     play(scene)
 
 
-def test_one_more_than_allowed_waits(play: Play) -> None:
+def test_concurrency_limit_makes_the_next_order_wait(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         for number in range(4):
             await stage.put(b"%d" % number)
@@ -244,7 +244,7 @@ def test_one_more_than_allowed_waits(play: Play) -> None:
     play(scene, defaults=Defaults(concurrency=2))
 
 
-def test_many_orders_and_many_sets_in_one_turn(play: Play) -> None:
+def test_wait_list_serves_40_waiters_from_40_simultaneous_sets(play: Play) -> None:
     async def scene(stage: MqServer) -> None:
         peers = await stage.waiting(40)
         ids = [await stage.draft() for _ in range(40)]
@@ -260,7 +260,7 @@ def test_many_orders_and_many_sets_in_one_turn(play: Play) -> None:
     play(scene)
 
 
-def test_orders_wait_out_a_store_that_refuses(play: Play) -> None:
+def test_wait_list_keeps_its_waiters_while_the_store_fails(play: Play) -> None:
     store = FailingStore(MemoryStore())
 
     async def scene(stage: MqServer) -> None:
@@ -277,7 +277,7 @@ def test_orders_wait_out_a_store_that_refuses(play: Play) -> None:
     play(scene, store=store)
 
 
-def test_a_queue_with_tokens_asks_for_them(play: Play) -> None:
+def test_token_is_required_and_limits_verbs_and_queues(play: Play) -> None:
     grants = (
         AccessGrant("producer1", frozenset({"publish"}), ("q",)),
         AccessGrant("consumer1", frozenset({"consume"}), ("q*",)),

@@ -15,7 +15,7 @@ def taken(web: Web) -> list[Any]:
     return found
 
 
-def test_one_event_in_and_out(web: Web) -> None:
+def test_cloudevents_structured_event_round_trips(web: Web) -> None:
     [receipt] = web.good("POST", MESSAGES, EVENT, content_type="application/cloudevents+json")["messages"]
     line = web.ask("GET", f"{MESSAGES}/{receipt['messageId']}", accept="application/cloudevents+json")
     assert line.headers["content-type"] == "application/cloudevents+json"
@@ -25,21 +25,21 @@ def test_one_event_in_and_out(web: Web) -> None:
     assert event == EVENT
 
 
-def test_a_batch_and_the_same_event_again(web: Web) -> None:
+def test_cloudevents_batch_reports_a_repeated_event_as_a_duplicate(web: Web) -> None:
     batch = [EVENT, {**EVENT, "id": "2"}, EVENT]
     answer = web.good("POST", MESSAGES, batch, content_type="application/cloudevents-batch+json; charset=utf-8")
     assert [one["duplicate"] for one in answer["messages"]] == [False, False, True]
     assert [event["id"] for event in taken(web)] == ["1", "2"]
 
 
-def test_an_event_in_headers(web: Web) -> None:
+def test_cloudevents_event_in_headers_is_accepted(web: Web) -> None:
     headers = {"ce_specversion": "1.0", "ce_id": "1", "ce_source": "/s", "ce_type": "t", "ce_subject": "%C3%A9t%C3%A9"}
     web.good("POST", MESSAGES, b"\xff\xd8", content_type="image/jpeg", **headers)
     [event] = taken(web)
     assert (event["subject"], event["datacontenttype"], event["data_base64"]) == ("été", "image/jpeg", "/9g=")
 
 
-def test_a_plain_message_is_an_event_of_ours(web: Web) -> None:
+def test_cloudevents_form_of_a_plain_message_has_the_queue_as_its_source(web: Web) -> None:
     web.good(
         "POST", MESSAGES, {"messageId": "m", "type": "letter", "attributes": {"site": "north"}, "payload": {"n": 1}}
     )
@@ -48,7 +48,7 @@ def test_a_plain_message_is_an_event_of_ours(web: Web) -> None:
     assert (event["site"], event["data"]) == ("north", {"n": 1})
 
 
-def test_a_taken_event_may_be_published_again_as_it_is(web: Web) -> None:
+def test_cloudevents_leased_event_can_be_published_again_unchanged(web: Web) -> None:
     web.good("POST", MESSAGES, EVENT, content_type="application/cloudevents+json")
     [event] = taken(web)
     answer = web.good("POST", "/v1/queues/other/messages", event, content_type="application/cloudevents+json")
@@ -60,7 +60,7 @@ def test_a_taken_event_may_be_published_again_as_it_is(web: Web) -> None:
     assert line.document == EVENT
 
 
-def test_a_broken_event_names_its_place(web: Web) -> None:
+def test_cloudevents_invalid_event_is_rejected_with_its_place_and_stores_nothing(web: Web) -> None:
     refused = web.refused("POST", MESSAGES, [EVENT, {}], content_type="application/cloudevents-batch+json")
     assert refused == (400, "bad_input", "messages[1].specversion")
     assert web.refused("POST", MESSAGES, b"{}", content_type="application/cloudevents+json")[2] == "specversion"
@@ -68,7 +68,7 @@ def test_a_broken_event_names_its_place(web: Web) -> None:
     assert web.good("GET", "/v1/queues")["queues"] == []
 
 
-def test_delays_hold_for_events_too(web: Web) -> None:
+def test_cloudevents_event_is_delayed_by_delay_sec(web: Web) -> None:
     web.good("POST", f"{MESSAGES}?delaySec=5", EVENT, content_type="application/cloudevents+json")
     assert taken(web) == []
     web.server.turns.advance(5_000)

@@ -19,7 +19,7 @@ def counts(web: Web) -> dict[str, int]:
     return {name: found[name] for name in ("ready", "delayed", "leased", "dead", "done")}
 
 
-def test_a_lease_hands_messages_over_with_their_lease(web: Web) -> None:
+def test_lease_returns_messages_with_their_lease(web: Web) -> None:
     web.good("POST", MESSAGES, [{"n": 1}, {"n": 2}, {"n": 3}])
     answer = web.good("POST", LEASE, {"max": 2, "leaseSec": 5, "consumer": "worker-1"})
     assert [one["message"]["payload"]["n"] for one in answer["messages"]] == [1, 2]
@@ -29,13 +29,13 @@ def test_a_lease_hands_messages_over_with_their_lease(web: Web) -> None:
     assert "policy" not in answer
 
 
-def test_nothing_is_needed_in_a_lease(web: Web) -> None:
+def test_lease_request_without_a_body_takes_one_message(web: Web) -> None:
     web.good("POST", MESSAGES, [1, 2])
     [only] = web.good("POST", LEASE)["messages"]
     assert (only["message"]["payload"], only["lease"]["consumerId"]) == (1, "http")
 
 
-def test_the_policy_comes_along_if_asked_for(web: Web) -> None:
+def test_lease_response_includes_the_policy_on_request(web: Web) -> None:
     web.good("POST", MESSAGES, 1)
     assert web.good("POST", LEASE, {"policy": True})["policy"]["visibilityTimeoutSec"] == 30
 
@@ -53,7 +53,7 @@ def test_the_policy_comes_along_if_asked_for(web: Web) -> None:
         ([], "document"),
     ],
 )
-def test_a_lease_that_says_nonsense_takes_nothing(web: Web, body: Any, field: str) -> None:
+def test_lease_request_with_an_invalid_field_is_rejected_and_takes_nothing(web: Web, body: Any, field: str) -> None:
     web.good("POST", MESSAGES, 1)
     assert web.refused("POST", LEASE, body) == (400, "bad_input", field)
     assert counts(web)["ready"] == 1
@@ -62,7 +62,7 @@ def test_a_lease_that_says_nonsense_takes_nothing(web: Web, body: Any, field: st
 # -- waiting ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_lease_that_waits_is_served_by_the_next_message(web: Web) -> None:
+def test_lease_that_waits_gets_the_next_message_or_an_empty_answer_after_its_wait(web: Web) -> None:
     first = web.ask("POST", LEASE, {"waitSec": 30})
     second = web.ask("POST", LEASE, {"waitSec": 30})
     assert first.response is None
@@ -75,7 +75,7 @@ def test_a_lease_that_waits_is_served_by_the_next_message(web: Web) -> None:
     assert web.api.waiting == 0
 
 
-def test_who_leaves_while_waiting_takes_nothing(web: Web) -> None:
+def test_lease_of_a_client_that_disconnects_while_waiting_takes_nothing(web: Web) -> None:
     line = web.ask("POST", LEASE, {"waitSec": 30})
     line.leave()
     web.good("POST", MESSAGES, 1)
@@ -83,7 +83,7 @@ def test_who_leaves_while_waiting_takes_nothing(web: Web) -> None:
     assert web.api.waiting == 0
 
 
-def test_who_leaves_before_the_answer_takes_nothing(web: Web) -> None:
+def test_lease_of_a_client_that_disconnects_before_the_response_takes_nothing(web: Web) -> None:
     web.good("POST", MESSAGES, 1)
     for body in ({}, {"waitSec": 30}):
         line = web.send("POST", LEASE, body)
@@ -94,7 +94,7 @@ def test_who_leaves_before_the_answer_takes_nothing(web: Web) -> None:
     assert message["attempt"] == 0
 
 
-def test_a_stopping_server_tells_those_who_wait_that_there_is_nothing(web: Web) -> None:
+def test_lease_that_waits_is_answered_empty_when_the_server_stops(web: Web) -> None:
     line = web.ask("POST", LEASE, {"waitSec": 30})
     web.api.stop()
     assert (line.status, line.document["messages"]) == (200, [])
@@ -105,7 +105,7 @@ def test_a_stopping_server_tells_those_who_wait_that_there_is_nothing(web: Web) 
 # -- settling ---------------------------------------------------------------------------------------------------------
 
 
-def test_ack_nack_extend_release_many_at_a_time(web: Web) -> None:
+def test_ack_nack_extend_and_release_take_many_leases_at_a_time(web: Web) -> None:
     web.good("POST", MESSAGES, [1, 2, 3, 4, 5, 6])
     leases = taken(web)
     assert web.good("POST", "/v1/queues/mail/ack", {"leases": leases[:2]}) == {
@@ -123,7 +123,7 @@ def test_ack_nack_extend_release_many_at_a_time(web: Web) -> None:
     assert (late["dueAt"][17:19], late["failure"]["reasonMessage"]) == ("09", "not now")
 
 
-def test_one_lost_lease_harms_no_other_and_is_told_by_the_status(web: Web) -> None:
+def test_ack_of_an_unknown_lease_sets_the_status_and_leaves_the_other_leases_unharmed(web: Web) -> None:
     web.good("POST", MESSAGES, [1, 2])
     leases = taken(web)
     line = web.ask("POST", "/v1/queues/mail/ack", {"leases": [leases[0], "999-1", leases[1]]})
@@ -136,7 +136,7 @@ def test_one_lost_lease_harms_no_other_and_is_told_by_the_status(web: Web) -> No
     assert counts(web)["done"] == 2
 
 
-def test_a_lease_that_lapsed_is_a_conflict(web: Web) -> None:
+def test_ack_of_an_expired_lease_is_answered_409(web: Web) -> None:
     web.good("POST", MESSAGES, 1)
     leases = taken(web, leaseSec=1)
     web.server.turns.advance(2_000)
@@ -144,14 +144,14 @@ def test_a_lease_that_lapsed_is_a_conflict(web: Web) -> None:
     assert (line.status, line.document["results"][0]["error"]["code"]) == (409, "lease_expired")
 
 
-def test_repeating_an_ack_succeeds(web: Web) -> None:
+def test_ack_repeated_succeeds(web: Web) -> None:
     web.good("POST", MESSAGES, 1)
     leases = taken(web)
     for _ in range(2):
         assert web.good("POST", "/v1/queues/mail/ack", {"leases": leases})["failed"] == 0
 
 
-def test_a_lease_of_another_queue_is_not_found_in_this_one(web: Web) -> None:
+def test_lease_of_another_queue_is_answered_404_for_every_verb(web: Web) -> None:
     web.good("POST", MESSAGES, 1)
     leases = taken(web)
     for verb in ("ack", "nack", "extend", "release"):
@@ -160,7 +160,7 @@ def test_a_lease_of_another_queue_is_not_found_in_this_one(web: Web) -> None:
     assert counts(web)["leased"] == 1
 
 
-def test_a_lease_of_another_consumer_is_refused_if_one_is_named(web: Web) -> None:
+def test_ack_with_a_lease_of_another_named_consumer_is_rejected(web: Web) -> None:
     web.good("POST", MESSAGES, 1)
     leases = taken(web, consumer="ann")
     line = web.ask("POST", "/v1/queues/mail/ack", {"leases": leases, "consumer": "bob"})
@@ -179,5 +179,5 @@ def test_a_lease_of_another_consumer_is_refused_if_one_is_named(web: Web) -> Non
         ({"leases": ["1-1"], "reason": "TIRED"}, "reason"),
     ],
 )
-def test_settling_nonsense_names_it(web: Web, body: Any, field: str) -> None:
+def test_nack_with_an_invalid_field_is_rejected_by_name(web: Web, body: Any, field: str) -> None:
     assert web.refused("POST", "/v1/queues/mail/nack", body) == (400, "bad_input", field)

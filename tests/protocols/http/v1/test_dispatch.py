@@ -5,7 +5,7 @@ import pytest
 from tests.support.http_api import Web
 
 
-def test_a_strategy_is_set_shown_and_taken_away(web: Web) -> None:
+def test_dispatch_strategy_is_set_shown_and_removed_and_rejected_if_invalid(web: Web) -> None:
     web.good("POST", "/v1/queues/mail/messages", 1)
     assert web.good("GET", "/v1/queues/mail/dispatch")["strategy"] is None
     changed = web.good("PATCH", "/v1/queues/mail/dispatch", {"strategy": "priority", "weights": {"big": 3}})
@@ -24,7 +24,7 @@ def test_a_strategy_is_set_shown_and_taken_away(web: Web) -> None:
     assert web.refused("PATCH", "/v1/queues/mail/dispatch", {"stratgy": "none"}) == unknown
 
 
-def test_consumers_are_registered_and_deregistered(web: Web) -> None:
+def test_dispatch_consumers_are_registered_and_deregistered(web: Web) -> None:
     web.good("PATCH", "/v1/queues/mail/dispatch", {"strategy": "broadcast"})
     web.good("POST", "/v1/queues/mail/messages", 1)
     assert web.good("PUT", "/v1/queues/mail/dispatch/consumers/ledger")["changed"] is True
@@ -36,7 +36,7 @@ def test_consumers_are_registered_and_deregistered(web: Web) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["round_robin", "load_balance", "random", "priority"])
-def test_waiting_leases_are_shared_out_to(web: Web, strategy: str) -> None:
+def test_dispatch_strategy_distributes_messages_over_waiting_leases(web: Web, strategy: str) -> None:
     web.good("PATCH", "/v1/queues/mail/dispatch", {"strategy": strategy})
     waiting = [
         web.ask("POST", "/v1/queues/mail/lease", {"max": 1, "waitSec": 30, "consumer": name}) for name in ("a", "b")
@@ -52,5 +52,5 @@ def test_waiting_leases_are_shared_out_to(web: Web, strategy: str) -> None:
     assert web.refused("GET", "/v1/deliveries?status=LOST") == (400, "bad_input", "status")
 
 
-def test_a_server_without_a_list_names_no_programs(web: Web) -> None:
+def test_programs_list_is_empty_on_a_server_without_an_access_table(web: Web) -> None:
     assert web.good("GET", "/v1/programs") == {"programs": [], "refused": {"counts": [], "latest": []}}

@@ -97,6 +97,6 @@ def hurry(case: Any) -> None:
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_every_answer_is_as_described(case: Any, server: HttpServer) -> None:
+def test_openapi_fuzz_every_response_is_as_described(case: Any, server: HttpServer) -> None:
     hurry(case)
     case.call_and_validate(base_url=server.url, checks=CHECKS)

@@ -19,24 +19,24 @@ def resolved(schema: Any, document: Any) -> Any:
     return {**schema, "components": document["components"]}
 
 
-def test_the_document_in_docs_is_current() -> None:
+def test_openapi_document_in_docs_is_current() -> None:
     assert openapi_docs.PAGE.read_text() == openapi_docs.render()
 
 
-def test_a_server_serves_it(web: Web) -> None:
+def test_openapi_document_is_served_by_the_server(web: Web) -> None:
     served = web.good("GET", "/v1/openapi.json")
     kept = json.loads(openapi_docs.PAGE.read_text())
     assert served["paths"] == kept["paths"]
     assert served["openapi"] == "3.1.0"
 
 
-def test_every_operation_has_a_name_of_its_own(web: Web) -> None:
+def test_openapi_operation_ids_are_unique_and_cover_every_endpoint(web: Web) -> None:
     paths = web.good("GET", "/v1/openapi.json")["paths"]
     names = [operation["operationId"] for methods in paths.values() for operation in methods.values()]
     assert len(names) == len(set(names)) == len(web.api.table.endpoints)
 
 
-def test_every_schema_is_one(web: Web) -> None:
+def test_openapi_response_schemas_are_valid_json_schemas(web: Web) -> None:
     document = web.good("GET", "/v1/openapi.json")
     found = 0
     for methods in document["paths"].values():
@@ -48,13 +48,13 @@ def test_every_schema_is_one(web: Web) -> None:
     assert found > 100
 
 
-def test_every_status_of_the_errors_page_is_the_one_in_force() -> None:
+def test_error_statuses_in_the_docs_are_those_in_force() -> None:
     rows = re.findall(r"^\| (\d{3}) \| (.*) \|$", PAGE.partition("## Errors")[2], re.MULTILINE)
     shown = {code: int(status) for status, codes in rows for code in re.findall(r"`([a-z_]+)`", codes)}
     assert shown | {"bad_input": 400} == STATUS_OF  # which stands at 405 too
 
 
-def test_every_endpoint_is_on_the_page(web: Web) -> None:
+def test_openapi_endpoints_are_all_on_the_docs_page(web: Web) -> None:
     """Each by its last fixed word, as in a command or in a sentence."""
     missing = [
         one.path for one in web.api.table.endpoints if one.path.replace("{queue}", "").split("/")[-1] not in PAGE

@@ -10,7 +10,7 @@ def shown(web: Web) -> list[tuple[str, str]]:
     return [(one["pipeline"], one["state"]) for one in web.good("GET", "/v1/pipelines")["pipelines"]]
 
 
-def test_a_card_is_shown_until_its_pipeline_falls_silent(web: Web) -> None:
+def test_pipeline_report_is_lost_after_silence_and_forgotten_later(web: Web) -> None:
     assert web.good("GET", "/v1/pipelines") == {"pipelines": []}
     told = web.good("PUT", "/v1/pipelines/orders", CARD)
     [card] = web.good("GET", "/v1/pipelines")["pipelines"]
@@ -24,7 +24,7 @@ def test_a_card_is_shown_until_its_pipeline_falls_silent(web: Web) -> None:
     assert shown(web) == [("orders", "lost")]
 
 
-def test_a_wrong_card_is_refused_by_its_field(web: Web) -> None:
+def test_pipeline_report_with_an_invalid_field_is_rejected_by_name(web: Web) -> None:
     assert web.refused("PUT", "/v1/pipelines/a", {}) == (400, "bad_input", "state")
     assert web.refused("PUT", "/v1/pipelines/a", CARD | {"state": "asleep"}) == (400, "bad_input", "state")
     assert web.refused("PUT", "/v1/pipelines/a", CARD | {"lag": -1}) == (400, "bad_input", "lag")
@@ -33,7 +33,7 @@ def test_a_wrong_card_is_refused_by_its_field(web: Web) -> None:
     assert shown(web) == []
 
 
-def test_no_more_cards_than_there_is_room_for(web: Web) -> None:
+def test_pipeline_reports_are_bounded_and_the_oldest_is_dropped(web: Web) -> None:
     for number in range(MAX_REPORTS + 2):
         web.good("PUT", f"/v1/pipelines/p-{number}", CARD)
     names = [name for name, _ in shown(web)]

@@ -34,7 +34,7 @@ def policies_with(schema: object) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("method", "path"), [("POST", "/policy/check"), ("PUT", "/policy")])
-def test_policy_with_an_outside_reference_is_refused_over_http(
+def test_policy_schema_with_an_outside_reference_is_rejected_over_http(
     web: Web, outside: Outside, method: str, path: str
 ) -> None:
     for target in outside.targets:
@@ -47,7 +47,7 @@ def test_policy_with_an_outside_reference_is_refused_over_http(
     assert not outside.was_called
 
 
-def test_policy_with_an_outside_reference_is_refused_by_every_call(web: Web, outside: Outside) -> None:
+def test_policy_schema_with_an_outside_reference_is_rejected_by_every_call(web: Web, outside: Outside) -> None:
     client = web.server.client()
     for policy in policies_with({"$ref": outside.targets[0]}):
         for method in ("check_policy", "set_policy"):
@@ -62,7 +62,7 @@ def test_policy_with_an_outside_reference_is_refused_by_every_call(web: Web, out
             queues.set_policy("orders", policy)
 
 
-def test_policy_stored_with_an_outside_reference_refuses_messages_and_reads_nothing(outside: Outside) -> None:
+def test_policy_schema_stored_with_an_outside_reference_rejects_messages_and_reads_nothing(outside: Outside) -> None:
     """As a version before, or an editor, may have left it in the store."""
     store = MemoryStore()
     queues = Queues(store, ManualClock(), CountingIds())
@@ -87,7 +87,7 @@ def test_policy_is_checked_and_set_with_the_admin_scope_only(method: str, path: 
         assert line.status == status, (token, line.body)
 
 
-def test_policy_is_compiled_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy_schema_is_compiled_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """While the compiler is held up, the server answers; what was compiled then is there for the first message."""
     slow = SlowLibrary(monkeypatch)
     server = HttpServer(MemoryStore(), SystemClock()).start()

@@ -19,7 +19,7 @@ def waiting(web: Web, state: str = "ready") -> list[Any]:
     return [one["message"] for one in web.good("GET", f"{MESSAGES}?state={state}")["messages"]]
 
 
-def test_an_envelope_is_taken_as_it_is(web: Web) -> None:
+def test_publish_stores_an_envelope_unchanged(web: Web) -> None:
     envelope = {
         "messageId": "a",
         "type": "letter",
@@ -33,26 +33,26 @@ def test_an_envelope_is_taken_as_it_is(web: Web) -> None:
     assert stored == {**envelope, "timestamp": stored["timestamp"], "queue": "mail"}
 
 
-def test_a_bare_payload_is_wrapped_and_keeps_its_own_text(web: Web) -> None:
+def test_publish_of_a_bare_json_payload_keeps_its_text(web: Web) -> None:
     text = b'{ "n" : 1e400, "x": "\\u00e9" }'
     web.good("POST", MESSAGES, text, content_type="application/json")
     [look] = web.good("GET", MESSAGES)["messages"]
     assert web.ask("GET", f"{MESSAGES}/{look['messageId']}/payload").body == text
 
 
-def test_an_array_is_many_messages_in_order(web: Web) -> None:
+def test_publish_of_an_array_stores_many_messages_in_order(web: Web) -> None:
     answer = web.good("POST", MESSAGES, [{"n": 1}, {"messageId": "b", "payload": 2}, 3, [4]])
     assert (answer["stored"], len(answer["messages"])) == (4, 4)
     assert [one["payload"] for one in waiting(web)] == [{"n": 1}, 2, 3, [4]]
 
 
-def test_lines_are_many_messages(web: Web) -> None:
+def test_publish_of_ndjson_stores_one_message_per_line(web: Web) -> None:
     body = b'{"n": 1}\n\n{"messageId": "b", "payload": 2}\r\n3'
     web.good("POST", MESSAGES, body, content_type="application/x-ndjson; charset=utf-8")
     assert [one["payload"] for one in waiting(web)] == [{"n": 1}, 2, 3]
 
 
-def test_any_bytes_pass_untouched(web: Web) -> None:
+def test_publish_of_any_bytes_stores_them_unchanged(web: Web) -> None:
     body = bytes(range(256))
     [receipt] = web.good("POST", MESSAGES, body, content_type="image/png")["messages"]
     [stored] = waiting(web)
@@ -62,7 +62,7 @@ def test_any_bytes_pass_untouched(web: Web) -> None:
     assert (line.body, line.headers["content-type"]) == (body, "image/png")
 
 
-def test_headers_describe_a_message_of_any_type(web: Web) -> None:
+def test_publish_headers_set_the_members_of_the_envelope(web: Web) -> None:
     headers = {
         "x_mq_message_id": "h-1",
         "x_mq_priority": "2",
@@ -88,7 +88,7 @@ def test_headers_describe_a_message_of_any_type(web: Web) -> None:
     assert look["expiresAt"] == "2026-01-13T09:22:00.000+00:00"
 
 
-def test_what_curl_sends_by_itself_is_json_where_it_looks_like_it(web: Web) -> None:
+def test_publish_with_the_form_type_of_curl_is_read_as_json_if_it_parses(web: Web) -> None:
     web.good("POST", MESSAGES, b'{"to": "ann"}', content_type="application/x-www-form-urlencoded")
     web.good("POST", MESSAGES, b"to=ann", content_type="application/x-www-form-urlencoded")
     first, second = waiting(web)
@@ -96,7 +96,7 @@ def test_what_curl_sends_by_itself_is_json_where_it_looks_like_it(web: Web) -> N
     assert base64.b64decode(second["payloadBase64"]) == b"to=ann"
 
 
-def test_delay_and_ttl_for_all_and_for_one(web: Web) -> None:
+def test_publish_delay_and_ttl_apply_to_all_messages_unless_a_message_has_its_own(web: Web) -> None:
     web.good("POST", f"{MESSAGES}?delaySec=5&ttlSec=50", [1, {"payload": 2, "delaySec": 7, "ttlSec": 70}])
     first, second = web.good("GET", f"{MESSAGES}?state=delayed")["messages"]
     assert (first["availableAt"][17:19], first["expiresAt"][14:19]) == ("05", "21:50")
@@ -105,19 +105,19 @@ def test_delay_and_ttl_for_all_and_for_one(web: Web) -> None:
     assert "delaySec" not in second["message"]
 
 
-def test_a_payload_that_speaks_of_delays_is_a_payload(web: Web) -> None:
+def test_publish_of_a_bare_payload_with_a_delay_member_is_not_delayed(web: Web) -> None:
     web.good("POST", MESSAGES, {"delaySec": 5})
     assert [one["payload"] for one in waiting(web)] == [{"delaySec": 5}]
 
 
-def test_a_second_message_with_a_known_id_or_key_is_a_duplicate(web: Web) -> None:
+def test_dedup_reports_a_known_id_or_key_as_a_duplicate(web: Web) -> None:
     web.good("POST", MESSAGES, {"messageId": "a", "deduplicationKey": "k", "payload": 1})
     answer = web.good("POST", MESSAGES, [{"messageId": "a", "payload": 1}, {"deduplicationKey": "k", "payload": 2}])
     assert answer["messages"] == [{"messageId": "a", "duplicate": True}, {"messageId": "a", "duplicate": True}]
     assert (answer["stored"], answer["duplicates"]) == (0, 2)
 
 
-def test_what_does_not_fit_its_schema_is_named(web: Web) -> None:
+def test_json_schema_mismatch_is_rejected_by_name_and_the_rest_is_stored(web: Web) -> None:
     schema = {"type": "object", "required": ["to"]}
     web.good("PUT", "/v1/queues/mail/policy", {"schemas": {"letter": {"*": schema}}})
     answer = web.good("POST", MESSAGES, [{"type": "letter", "payload": {"to": 1}}, {"type": "letter", "payload": {}}])
@@ -144,7 +144,9 @@ def test_what_does_not_fit_its_schema_is_named(web: Web) -> None:
         (b'{"payload": 1, "ttlSec": -1}', "application/json", "ttlSec"),
     ],
 )
-def test_what_cannot_be_read_names_its_place_and_stores_nothing(web: Web, body: bytes, kind: str, field: str) -> None:
+def test_publish_of_an_invalid_body_is_rejected_with_its_place_and_stores_nothing(
+    web: Web, body: bytes, kind: str, field: str
+) -> None:
     headers = {"content_type": kind} if kind else {}
     assert web.refused("POST", MESSAGES, body, **headers) == (400, "bad_input", field)
     assert web.good("GET", "/v1/queues")["queues"] == []
@@ -163,18 +165,18 @@ def test_what_cannot_be_read_names_its_place_and_stores_nothing(web: Web, body: 
         ("x_mq_type", ""),
     ],
 )
-def test_a_header_that_says_nonsense_is_named(web: Web, name: str, value: str) -> None:
+def test_publish_with_an_invalid_header_is_rejected_by_name(web: Web, name: str, value: str) -> None:
     status, code, field = web.refused("POST", MESSAGES, b"1", content_type="text/plain", **{name: value})
     assert (status, code, str(field).lower().replace("-", "_")) == (400, "bad_input", name)
 
 
-def test_one_bad_message_refuses_the_batch(web: Web) -> None:
+def test_publish_of_a_batch_with_a_message_too_large_stores_nothing(web: Web) -> None:
     web.good("PUT", "/v1/queues/mail/policy", {"maxBytes": 10})
     assert web.refused("POST", MESSAGES, [1, "x" * 20])[:2] == (413, "too_large")
     assert waiting(web) == []
 
 
-def test_a_full_queue_says_when_to_come_back(web: Web) -> None:
+def test_quota_exceeded_is_answered_429_with_retry_after(web: Web) -> None:
     web.good("PUT", "/v1/queues/mail/policy", {"quota": {"maxMessages": 1}})
     web.good("POST", MESSAGES, 1)
     line = web.ask("POST", MESSAGES, 2)
@@ -184,7 +186,7 @@ def test_a_full_queue_says_when_to_come_back(web: Web) -> None:
     assert int(line.headers["retry-after"]) >= error["retryAfterSec"]
 
 
-def test_a_disk_that_is_low_stops_publishing_and_nothing_else(tmp_path: Path) -> None:
+def test_full_disk_rejects_publish_with_507_while_leasing_continues(tmp_path: Path) -> None:
     disk = StoreDisk(tmp_path, 0)
     web = Web(disk=disk)
     web.good("POST", MESSAGES, 1)
@@ -193,13 +195,13 @@ def test_a_disk_that_is_low_stops_publishing_and_nothing_else(tmp_path: Path) ->
     assert len(web.good("POST", "/v1/queues/mail/lease")["messages"]) == 1
 
 
-def test_a_name_that_is_none_is_refused(web: Web) -> None:
+def test_queue_name_invalid_is_rejected(web: Web) -> None:
     assert web.refused("POST", "/v1/queues/a%2Fb/messages", 1) == (400, "bad_input", "queue")
     assert web.refused("POST", "/v1/queues/%ff/messages", 1) == (400, "bad_input", "path")
     assert web.refused("POST", "/v1/queues/.hidden/messages", 1) == (400, "bad_input", "queue")
 
 
-def test_more_than_a_call_may_bring(web: Web) -> None:
+def test_publish_of_more_than_10000_messages_is_rejected(web: Web) -> None:
     assert web.refused("POST", MESSAGES, json.dumps([1] * 10_001).encode(), content_type="application/json") == (
         400,
         "bad_input",

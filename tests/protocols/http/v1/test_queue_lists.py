@@ -47,7 +47,7 @@ def test_paging_of_queues_has_every_queue_once_in_order(many: Web, path: str) ->
     assert walk(many, path) == [NAMES]
 
 
-def test_paging_of_queues_by_a_count_goes_on_where_it_ended(many: Web) -> None:
+def test_paging_of_queues_by_a_count_continues_where_it_ended(many: Web) -> None:
     first = ["post-007", "mail-040", "post-008"]
     rest = [name for name in NAMES if name not in first]
     pages = walk(many, "/v1/queues", sort="-ready", limit=2)
@@ -58,7 +58,7 @@ def test_paging_of_queues_by_a_count_goes_on_where_it_ended(many: Web) -> None:
     ]
 
 
-def test_a_list_of_queues_says_what_all_are_together(many: Web) -> None:
+def test_queue_list_includes_the_totals_of_all_queues(many: Web) -> None:
     found = many.good("GET", "/v1/queues?limit=1&prefix=mail-04")
     assert len(found["queues"]) == 1
     everything = found["all"]
@@ -66,14 +66,14 @@ def test_a_list_of_queues_says_what_all_are_together(many: Web) -> None:
     assert everything["totals"]["published"] == 5
 
 
-def test_a_cursor_or_an_order_that_is_none_is_refused_by_its_name(many: Web) -> None:
+def test_paging_with_an_invalid_limit_sort_or_cursor_is_rejected_by_name(many: Web) -> None:
     assert many.refused("GET", "/v1/queues?limit=0") == (400, "bad_input", "limit")
     assert many.refused("GET", "/v1/queues?limit=1001") == (400, "bad_input", "limit")
     assert many.refused("GET", "/v1/queues?sort=age") == (400, "bad_input", "sort")
     assert many.refused("GET", "/v1/queues?sort=-ready&cursor=x") == (400, "bad_input", "cursor")
 
 
-def test_a_list_of_queues_is_made_in_slices(many: Web) -> None:
+def test_queue_list_is_made_in_slices_and_other_requests_run_in_between(many: Web) -> None:
     """Whoever asks meanwhile is answered in between, after one slice at most."""
     server: Server = many.server
     told: list[str] = []
@@ -85,7 +85,7 @@ def test_a_list_of_queues_is_made_in_slices(many: Web) -> None:
         assert told == ["other", "list"]
 
 
-def test_the_named_call_for_queues_is_paged_and_bounded(many: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paging_of_the_named_call_for_queues_is_bounded(many: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     client = many.server.client()
     assert client.call("queues") == NAMES
     assert client.call("queues", after="mail-058", limit=3) == NAMES[59:62]

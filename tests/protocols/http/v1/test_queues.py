@@ -21,7 +21,7 @@ def bury(web: Web, count: int, reason: str = "REJECTED") -> list[str]:
 # -- queues and policies --------------------------------------------------------------------------------------------
 
 
-def test_queues_are_listed_with_counts_and_rates(web: Web) -> None:
+def test_queue_list_has_counts_and_rates(web: Web) -> None:
     web.good("POST", MESSAGES, [1, 2])
     [row] = web.good("GET", "/v1/queues")["queues"]
     assert (row["queue"], row["ready"], row["totals"]["published"], row["rates"]["publishedPerSec"]) == (
@@ -34,7 +34,7 @@ def test_queues_are_listed_with_counts_and_rates(web: Web) -> None:
     assert web.refused("GET", "/v1/queues/other") == (404, "not_found", "queue")
 
 
-def test_a_queue_is_deleted_with_all_it_has(web: Web) -> None:
+def test_queue_deletion_removes_its_messages_and_its_policy(web: Web) -> None:
     web.good("POST", MESSAGES, [1, 2])
     web.good("PUT", "/v1/queues/mail/policy", {"maxBytes": 9})
     assert web.good("DELETE", "/v1/queues/mail") == {"queue": "mail", "deleted": 2}
@@ -42,7 +42,7 @@ def test_a_queue_is_deleted_with_all_it_has(web: Web) -> None:
     assert web.good("GET", "/v1/queues/mail/policy")["set"] is None
 
 
-def test_a_policy_is_set_shown_and_taken_back(web: Web) -> None:
+def test_policy_is_set_shown_and_reset(web: Web) -> None:
     answer = web.good("PUT", "/v1/queues/mail/policy", {"retry": {"limit": 2}})
     assert answer == web.good("GET", "/v1/queues/mail/policy")
     assert (answer["set"], answer["policy"]["retry"]["limit"]) == ({"retry": {"limit": 2}}, 2)
@@ -51,7 +51,7 @@ def test_a_policy_is_set_shown_and_taken_back(web: Web) -> None:
     assert web.good("GET", "/v1/queues/mail/policy")["set"] is None
 
 
-def test_a_policy_is_checked_without_being_set(web: Web) -> None:
+def test_policy_check_validates_without_setting(web: Web) -> None:
     assert web.good("POST", "/v1/queues/mail/policy/check", {"ttlSec": 5})["policy"]["ttlSec"] == 5
     assert web.good("GET", "/v1/queues/mail/policy")["policy"]["ttlSec"] == 0
     for method, path in (("POST", "/v1/queues/mail/policy/check"), ("PUT", "/v1/queues/mail/policy")):
@@ -61,7 +61,7 @@ def test_a_policy_is_checked_without_being_set(web: Web) -> None:
             assert web.refused(method, path, body) == (400, "bad_input", "body")
 
 
-def test_a_paused_queue_hands_nothing_out(web: Web) -> None:
+def test_pause_of_a_queue_stops_delivery_until_resume(web: Web) -> None:
     assert web.refused("POST", "/v1/queues/mail/pause") == (404, "not_found", "queue")
     web.good("POST", MESSAGES, 1)
     assert web.good("POST", "/v1/queues/mail/pause") == {"queue": "mail", "paused": True, "changed": True}
@@ -75,7 +75,7 @@ def test_a_paused_queue_hands_nothing_out(web: Web) -> None:
 # -- messages -------------------------------------------------------------------------------------------------------
 
 
-def test_a_listing_goes_on_page_by_page(web: Web) -> None:
+def test_paging_of_messages_has_every_message_once_in_order(web: Web) -> None:
     web.good("POST", MESSAGES, list(range(25)))
     seen: list[Any] = []
     cursor = ""
@@ -88,7 +88,7 @@ def test_a_listing_goes_on_page_by_page(web: Web) -> None:
     assert seen == list(range(25))
 
 
-def test_messages_are_searched_by_filter_in_query_and_body(web: Web) -> None:
+def test_filter_finds_the_same_messages_in_query_and_body(web: Web) -> None:
     web.good("POST", MESSAGES, [{"n": n} for n in range(10)])
     by_query = web.good("GET", f"{MESSAGES}?filter=payload.n%3E%3D8")
     by_body = web.good("POST", "/v1/queues/mail/search", {"filter": "payload.n>=8"})
@@ -111,11 +111,11 @@ def test_messages_are_searched_by_filter_in_query_and_body(web: Web) -> None:
         ("limit=1_0", "limit"),
     ],
 )
-def test_a_query_that_says_nonsense_is_named(web: Web, query: str, field: str) -> None:
+def test_query_parameter_invalid_is_rejected_by_name(web: Web, query: str, field: str) -> None:
     assert web.refused("GET", f"{MESSAGES}?{query}") == (400, "bad_input", field)
 
 
-def test_one_message_is_shown_with_its_history(web: Web) -> None:
+def test_message_is_shown_with_its_history_and_failure(web: Web) -> None:
     [id] = bury(web, 1)
     found = web.good("GET", f"{MESSAGES}/{id}")
     assert (found["state"], found["attempt"], found["reasonCode"]) == ("dead", 1, "REJECTED")
@@ -125,7 +125,7 @@ def test_one_message_is_shown_with_its_history(web: Web) -> None:
     assert web.refused("GET", f"{MESSAGES}/nobody") == (404, "not_found", None)
 
 
-def test_messages_are_given_up_one_and_many(web: Web) -> None:
+def test_drop_of_one_and_of_many_messages_with_unknown_ids_reported(web: Web) -> None:
     ids = [one["messageId"] for one in web.good("POST", MESSAGES, [1, 2, 3])["messages"]]
     assert web.good("DELETE", f"{MESSAGES}/{ids[0]}") == {"queue": "mail", "messageId": ids[0], "dropped": True}
     assert web.refused("DELETE", f"{MESSAGES}/nobody") == (404, "not_found", None)
@@ -137,7 +137,7 @@ def test_messages_are_given_up_one_and_many(web: Web) -> None:
 # -- dead letters ---------------------------------------------------------------------------------------------------
 
 
-def test_dead_letters_are_found_under_either_name(web: Web) -> None:
+def test_dead_letter_is_found_under_either_queue_name(web: Web) -> None:
     ids = bury(web, 3)
     for path in (DEAD, "/v1/queues/mail-dlq/dead-letters"):
         page = web.good("GET", f"{path}?filter=payload.n%3E0")
@@ -146,7 +146,7 @@ def test_dead_letters_are_found_under_either_name(web: Web) -> None:
     assert web.refused("GET", f"{DEAD}/nobody") == (404, "not_found", None)
 
 
-def test_dead_letters_are_counted_by_reason_and_day(web: Web) -> None:
+def test_dead_letter_stats_count_by_reason_and_day(web: Web) -> None:
     bury(web, 2)
     bury(web, 1, "POISON")
     stats = web.good("GET", f"{DEAD}/stats")
@@ -155,7 +155,9 @@ def test_dead_letters_are_counted_by_reason_and_day(web: Web) -> None:
 
 
 @pytest.mark.parametrize(("verb", "after"), [("redrive", "ready"), ("quarantine", "parked"), ("purge", "dropped")])
-def test_dead_letters_are_moved_after_a_look(web: Web, verb: str, after: str) -> None:
+def test_dead_letter_dry_run_moves_nothing_and_then_filter_ids_or_all_move_them(
+    web: Web, verb: str, after: str
+) -> None:
     ids = bury(web, 5)
     dry = web.good("POST", f"{DEAD}/{verb}", {"filter": "payload.n>=1", "limit": 3, "dryRun": True})
     assert dry == {"queue": "mail", "count": 3, "ids": ids[1:4], "dryRun": True}
@@ -167,14 +169,14 @@ def test_dead_letters_are_moved_after_a_look(web: Web, verb: str, after: str) ->
     assert web.good("GET", f"{MESSAGES}/{ids[0]}")["state"] == after
 
 
-def test_what_was_set_aside_moves_only_when_named(web: Web) -> None:
+def test_quarantine_messages_are_redriven_only_if_the_state_parked_is_named(web: Web) -> None:
     bury(web, 2)
     web.good("POST", f"{DEAD}/quarantine", {"all": True})
     assert web.good("POST", f"{DEAD}/redrive", {"all": True})["count"] == 0
     assert web.good("POST", f"{DEAD}/redrive", {"all": True, "state": "parked"})["count"] == 2
 
 
-def test_a_forgotten_filter_moves_nothing(web: Web) -> None:
+def test_dead_letter_move_without_a_valid_filter_is_rejected_and_moves_nothing(web: Web) -> None:
     bury(web, 1)
     for verb in ("redrive", "quarantine", "purge"):
         assert web.refused("POST", f"{DEAD}/{verb}") == (400, "bad_input", "filter")

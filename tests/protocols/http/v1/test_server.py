@@ -13,11 +13,11 @@ from yirangmq.protocols.http.v1.rendering import STATUS_OF
 CARD = {"host": "h", "pid": 1, "queues": ["mail"], "startedAt": 1_768_296_060_000, "state": "running", "inWork": 2}
 
 
-def test_every_error_has_a_status() -> None:
+def test_error_codes_all_have_a_status() -> None:
     assert set(STATUS_OF) == {error.code for error in every_error()}
 
 
-def test_status_health_connections_schedules(web: Web) -> None:
+def test_status_health_connections_and_schedules_are_reported(web: Web) -> None:
     web.good("POST", "/v1/queues/mail/messages", 1)
     status = web.good("GET", "/v1/status")
     assert (status["node"], [row["queue"] for row in status["queues"]]) == ("here", ["mail"])
@@ -31,13 +31,13 @@ def test_status_health_connections_schedules(web: Web) -> None:
     assert web.good("GET", "/v1/schedules?queue=other") == {"schedules": []}
 
 
-def test_time_does_its_work_when_asked_to(web: Web) -> None:
+def test_sweeper_runs_on_request_and_returns_the_number_of_changes(web: Web) -> None:
     web.good("POST", "/v1/queues/mail/messages?delaySec=1", [1, 2])
     web.server.clock.advance(1_000)
     assert web.good("POST", "/v1/sweep") == {"changed": 2}
 
 
-def test_consumers_tell_of_themselves_and_are_steered(web: Web) -> None:
+def test_consumer_reports_are_shown_and_answered_with_pause_resume_and_drain_requests(web: Web) -> None:
     assert web.good("PUT", "/v1/consumers/worker-1", CARD) == {"wish": None}
     [card] = web.good("GET", "/v1/consumers")["consumers"]
     assert card == web.good("GET", "/v1/consumers/worker-1")
@@ -53,7 +53,7 @@ def test_consumers_tell_of_themselves_and_are_steered(web: Web) -> None:
     assert web.refused("PUT", "/v1/consumers/worker-2", {"pid": "x"}) == (400, "bad_input", "pid")
 
 
-def test_a_consumer_from_the_far_future_can_be_shown(web: Web) -> None:
+def test_consumer_report_with_a_far_future_start_time_is_shown(web: Web) -> None:
     web.good("PUT", "/v1/consumers/worker-1", CARD | {"startedAt": 2**53})
     assert web.good("GET", "/v1/consumers/worker-1")["startedAt"].startswith("9999-12-31")
 
@@ -65,23 +65,23 @@ def test_a_consumer_from_the_far_future_can_be_shown(web: Web) -> None:
     "path",
     ["/v1", "/v1/", "/v1/nothing", "/v1/queues/", "/v1/queues/mail/nothing", "/v1/queues//policy", "/v1/queues/a/b/c"],
 )
-def test_a_path_that_leads_nowhere_is_not_found(web: Web, path: str) -> None:
+def test_unknown_path_is_answered_404(web: Web, path: str) -> None:
     assert web.refused("GET", path) == (404, "not_found", "path")
 
 
-def test_a_method_that_is_not_for_a_path_names_those_that_are(web: Web) -> None:
+def test_method_not_allowed_is_answered_405_with_the_allowed_methods(web: Web) -> None:
     assert web.refused("POST", "/v1/queues/mail/policy") == (405, "bad_input", "method")
     assert web.ask("POST", "/v1/queues/mail/policy").headers["allow"] == "DELETE, GET, PUT"
     line = web.ask("OPTIONS", "/v1/queues")
     assert (line.status, line.headers["allow"]) == (204, "GET")
 
 
-def test_head_is_a_get(web: Web) -> None:
+def test_head_request_is_answered_where_there_is_a_get(web: Web) -> None:
     assert web.ask("HEAD", "/v1/queues").status == 200
     assert web.refused("HEAD", "/v1/queues/mail/lease") == (405, "bad_input", "method")
 
 
-def test_asking_for_a_head_changes_nothing(web: Web) -> None:
+def test_head_request_changes_nothing_on_every_get_route(web: Web) -> None:
     """Wherever there is a GET, of whatever it speaks; and nobody follows or waits because of it."""
 
     def state() -> tuple[object, ...]:
@@ -105,7 +105,7 @@ def test_asking_for_a_head_changes_nothing(web: Web) -> None:
 # -- who may --------------------------------------------------------------------------------------------------------
 
 
-def test_a_guard_sees_scope_and_queue_before_the_body() -> None:
+def test_guard_checks_the_scope_and_the_decoded_queue_name_of_each_request() -> None:
     seen: list[tuple[str, str | None]] = []
 
     def guard(request: Request, scope: str, queue: str | None) -> None:

@@ -27,7 +27,7 @@ def stored(web: Web) -> list[Any]:
     return [one["message"]["payload"] for one in web.good("GET", MESSAGES)["messages"]]
 
 
-def test_each_is_told_of_its_own_messages(web: Web) -> None:
+def test_coalescing_answers_each_publish_with_its_own_messages(web: Web) -> None:
     lines = crowd(web, {"n": 1}, [2, 3, 4], {"messageId": "five", "payload": 5})
     assert [line.status for line in lines] == [200, 200, 200]
     assert [line.document["stored"] for line in lines] == [1, 3, 1]
@@ -39,28 +39,28 @@ def test_each_is_told_of_its_own_messages(web: Web) -> None:
     assert (metrics.commit_requests.total, metrics.commit_messages.total) == (3, 5)
 
 
-def test_one_alone_is_told_the_same_as_one_in_a_crowd(web: Web) -> None:
+def test_coalescing_answers_a_publish_the_same_as_without_coalescing(web: Web) -> None:
     alone = web.good("POST", MESSAGES, 1)
     [among, _] = crowd(web, 2, 3)
     assert list(among.document) == list(alone)
     assert {**among.document, "messages": []} == {**alone, "messages": []}
 
 
-def test_the_same_id_twice_is_stored_once(web: Web) -> None:
+def test_coalescing_stores_a_repeated_id_once(web: Web) -> None:
     same = {"messageId": "a", "payload": 1}
     lines = crowd(web, same, [same, {"messageId": "b", "payload": 2}], 3)
     assert [line.document["duplicates"] for line in lines] == [0, 1, 0]
     assert stored(web) == [1, 2, 3]
 
 
-def test_one_that_is_too_large_harms_no_other(web: Web) -> None:
+def test_group_commit_of_a_message_too_large_leaves_the_others_unharmed(web: Web) -> None:
     web.good("PUT", "/v1/queues/mail/policy", {"maxBytes": 10})
     lines = crowd(web, 1, "x" * 20, 3)
     assert [line.status for line in lines] == [200, 413, 200]
     assert stored(web) == [1, 3]
 
 
-def test_a_quota_takes_whom_it_has_room_for_and_counts_whom_it_refuses_once(web: Web) -> None:
+def test_quota_in_coalesced_publishes_stores_what_fits_and_counts_each_rejection_once(web: Web) -> None:
     web.good("PUT", "/v1/queues/mail/policy", {"quota": {"maxMessages": 2}})
     lines = crowd(web, 1, [2, 3], 4, 5)
     assert [line.status for line in lines] == [200, 429, 200, 429]
@@ -69,7 +69,7 @@ def test_a_quota_takes_whom_it_has_room_for_and_counts_whom_it_refuses_once(web:
 
 
 @pytest.mark.parametrize("failing", [(1, 2), (1, 2, 4)])
-def test_what_the_store_refuses_together_is_tried_one_by_one(failing: tuple[int, ...]) -> None:
+def test_coalescing_retries_a_batch_rejected_by_the_store_request_by_request(failing: tuple[int, ...]) -> None:
     store = FailingStore(MemoryStore())
     web = Web(store)
     for number in failing:
@@ -79,7 +79,7 @@ def test_what_the_store_refuses_together_is_tried_one_by_one(failing: tuple[int,
     assert len(stored(web)) == [line.status for line in lines].count(200) >= 2
 
 
-def test_requests_of_one_connection_are_done_in_their_order(web: Web) -> None:
+def test_coalescing_keeps_the_order_of_the_requests_of_a_connection(web: Web) -> None:
     """Though another publisher came before them."""
     web.peer = "127.0.0.1:1"
     other = web.send("POST", MESSAGES, 1)
@@ -113,14 +113,14 @@ def lease_ids(line: Line) -> list[str]:
     return [one["lease"]["leaseId"] for one in line.document["messages"]]
 
 
-def test_who_comes_first_gets_the_first_message(web: Web) -> None:
+def test_coalescing_of_leases_serves_them_in_order_of_arrival(web: Web) -> None:
     crowd(web, 1, 2, 3)
     lines = by_each(web, "lease", *[{}] * 5)
     assert [payloads(line) for line in lines] == [[1], [2], [3], [], []]
     assert len({id for line in lines for id in lease_ids(line)}) == 3
 
 
-def test_those_who_ask_for_different_things_get_them(web: Web) -> None:
+def test_coalescing_of_leases_with_different_options_honours_each(web: Web) -> None:
     crowd(web, [1, 2, 3, 4, 5])
     lines = by_each(web, "lease", {"consumer": "a"}, {"max": 2}, {"leaseSec": 7}, {"policy": True})
     assert [payloads(line) for line in lines] == [[1], [2, 3], [4], [5]]
@@ -128,14 +128,14 @@ def test_those_who_ask_for_different_things_get_them(web: Web) -> None:
     assert [line for line in lines if "policy" in line.document] == lines[3:]
 
 
-def test_a_message_for_one_consumer_is_for_nobody_else_in_the_crowd(web: Web) -> None:
+def test_coalescing_of_leases_keeps_a_targeted_message_from_other_consumers(web: Web) -> None:
     crowd(web, {"targetConsumerId": "b", "payload": 1}, 2)
     mine, other, third = by_each(web, "lease", {"consumer": "a"}, {"consumer": "b"}, {"consumer": "a"})
     assert sorted(payloads(mine) + payloads(other) + payloads(third)) == [1, 2]
     assert 1 not in payloads(mine) + payloads(third)
 
 
-def test_who_has_left_takes_nothing_and_the_others_keep_theirs(web: Web) -> None:
+def test_coalescing_of_leases_skips_a_disconnected_client_and_serves_the_others(web: Web) -> None:
     crowd(web, 1, 2)
     web.peer = "127.0.0.1:1"
     gone = web.send("POST", "/v1/queues/mail/lease", {})
@@ -147,7 +147,7 @@ def test_who_has_left_takes_nothing_and_the_others_keep_theirs(web: Web) -> None
     assert stored(web) == [1]
 
 
-def test_each_is_told_of_its_own_leases(web: Web) -> None:
+def test_coalescing_of_acks_answers_each_with_its_own_leases(web: Web) -> None:
     crowd(web, [1, 2, 3, 4])
     ids = lease_ids(web.ask("POST", "/v1/queues/mail/lease", {"max": 4}))
     web.good("POST", "/v1/queues/mail/release", {"leases": [ids[3]]})
@@ -158,7 +158,7 @@ def test_each_is_told_of_its_own_leases(web: Web) -> None:
     assert stored(web) == [4]
 
 
-def test_the_same_lease_in_two_calls_is_acked_once_and_both_are_told_so(web: Web) -> None:
+def test_coalescing_of_acks_with_the_same_lease_acks_it_once_and_both_succeed(web: Web) -> None:
     crowd(web, [1, 2])
     ids = lease_ids(web.ask("POST", "/v1/queues/mail/lease", {"max": 2}))
     lines = by_each(web, "ack", {"leases": ids[:1]}, {"leases": ids[:1]}, {"leases": ids[1:]})
@@ -166,7 +166,7 @@ def test_the_same_lease_in_two_calls_is_acked_once_and_both_are_told_so(web: Web
     assert web.good("GET", "/v1/queues/mail")["counts"]["acked"] == 2
 
 
-def test_a_crowd_of_one_connection_publishes_leases_and_acks_in_order(web: Web) -> None:
+def test_pipelining_of_publishes_and_leases_on_one_connection_runs_in_order(web: Web) -> None:
     """One after the other without waiting for answers, three times over."""
     lines = []
     for number in range(3):
@@ -182,7 +182,7 @@ def test_a_crowd_of_one_connection_publishes_leases_and_acks_in_order(web: Web) 
 @pytest.mark.parametrize("commit", [False, True], ids=["at the start", "at the commit"])
 @pytest.mark.parametrize("crowded", [1, 3])
 @pytest.mark.parametrize("error", [StoreFull("full"), OSError(5, "EIO")], ids=["full", "eio"])
-def test_coalesced_publishes_of_a_failed_transaction_are_answered_and_the_next_ones_too(
+def test_coalescing_of_publishes_in_a_failed_transaction_answers_them_and_the_next_ones(
     error: Exception, crowded: int, commit: bool
 ) -> None:
     """A batch whose transaction never began used to stay open: every later publish of the queue joined it and hung."""
@@ -197,7 +197,7 @@ def test_coalesced_publishes_of_a_failed_transaction_are_answered_and_the_next_o
     assert stored(web) == ["a", "b"]
 
 
-def test_coalesced_publishes_of_a_busy_store_wait_and_are_stored_in_order() -> None:
+def test_coalescing_of_publishes_waits_for_a_busy_store_and_stores_them_in_order() -> None:
     """Another process holds the store's lock: that is no failure, the committer tries again by a timer."""
     store = FailingStore(MemoryStore())
     web = Web(store)
@@ -212,7 +212,7 @@ def test_coalesced_publishes_of_a_busy_store_wait_and_are_stored_in_order() -> N
 
 
 @pytest.mark.parametrize("verb", ["lease", "ack"])
-def test_coalesced_leases_and_acks_of_a_failed_transaction_are_answered_and_the_next_ones_too(verb: str) -> None:
+def test_coalescing_of_leases_or_acks_in_a_failed_transaction_answers_them_and_the_next_ones(verb: str) -> None:
     store = FailingStore(MemoryStore())
     web = Web(store)
     crowd(web, 1)

@@ -30,7 +30,7 @@ def until_waiting(server: HttpServer, count: int) -> None:
         server.request("GET", "/v1/queues")
 
 
-def test_a_message_goes_in_and_comes_out(server: HttpServer) -> None:
+def test_publish_lease_and_ack_work_over_a_socket(server: HttpServer) -> None:
     assert server.request("POST", "/v1/queues/mail/messages", {"to": "ann"})[0] == 200
     _, taken = server.request("POST", "/v1/queues/mail/lease", {"waitSec": 5})
     assert taken["messages"][0]["message"]["payload"] == {"to": "ann"}
@@ -41,7 +41,7 @@ def test_a_message_goes_in_and_comes_out(server: HttpServer) -> None:
     )
 
 
-def test_a_lease_that_waits_is_woken(server: HttpServer) -> None:
+def test_lease_that_waits_is_woken_by_a_message(server: HttpServer) -> None:
     line = dial(server)
     line.request("POST", "/v1/queues/mail/lease", b'{"waitSec": 20}')
     until_waiting(server, 1)
@@ -50,7 +50,7 @@ def test_a_lease_that_waits_is_woken(server: HttpServer) -> None:
     line.close()
 
 
-def test_who_hangs_up_while_waiting_takes_nothing(server: HttpServer) -> None:
+def test_lease_of_a_client_that_disconnects_while_waiting_takes_nothing(server: HttpServer) -> None:
     line = dial(server)
     line.request("POST", "/v1/queues/mail/lease", b'{"waitSec": 20}')
     until_waiting(server, 1)
@@ -61,7 +61,7 @@ def test_who_hangs_up_while_waiting_takes_nothing(server: HttpServer) -> None:
     assert (row["ready"], row["leased"]) == (1, 0)
 
 
-def test_events_come_as_they_happen(server: HttpServer) -> None:
+def test_sse_delivers_events_as_they_happen(server: HttpServer) -> None:
     line = dial(server)
     line.request("GET", "/v1/events?kind=published")
     stream = line.getresponse()
@@ -75,12 +75,14 @@ def test_events_come_as_they_happen(server: HttpServer) -> None:
     line.close()
 
 
-def test_a_body_that_is_too_large_is_refused_in_our_shape(server: HttpServer) -> None:
+def test_body_limit_error_has_the_format_of_the_v1_api(server: HttpServer) -> None:
     status, document = server.request("POST", "/v1/queues/mail/lease", {"consumer": "x" * 1_100_000})
     assert (status, document["error"]["code"]) == (413, "too_large")
 
 
-def test_a_packed_body_is_refused_in_our_shape_and_nothing_is_stored(server: HttpServer) -> None:
+def test_content_encoding_gzip_is_rejected_in_the_format_of_the_v1_api_and_nothing_is_stored(
+    server: HttpServer,
+) -> None:
     line = dial(server)
     packing = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
     line.request("POST", "/v1/queues/mail/messages", gzip.compress(b"{}"), packing)
@@ -93,7 +95,7 @@ def test_a_packed_body_is_refused_in_our_shape_and_nothing_is_stored(server: Htt
     assert (status, found["queues"]) == (200, [])
 
 
-def test_head_tells_the_length_and_sends_nothing(server: HttpServer) -> None:
+def test_head_request_is_answered_with_the_length_and_no_body(server: HttpServer) -> None:
     line = dial(server)
     line.request("GET", "/v1/queues")
     length = str(len(line.getresponse().read()))

@@ -20,7 +20,7 @@ def names(events: list[Told]) -> list[str]:
     return [event.name or event.about["event"] for event in events]
 
 
-def test_what_happens_is_told(web: Web) -> None:
+def test_sse_sends_hello_and_then_events(web: Web) -> None:
     line = follow(web)
     [hello] = line.outlet.told()
     assert (hello.name, hello.about) == ("hello", {"last": 0})
@@ -36,14 +36,14 @@ def test_what_happens_is_told(web: Web) -> None:
     assert event.id.endswith("-1")
 
 
-def test_nothing_is_missed_from_the_first_moment_on(web: Web) -> None:
+def test_sse_misses_no_event_after_the_request(web: Web) -> None:
     line = follow(web)
     web.good("POST", MESSAGES, 1)
     rest(web)
     assert names(line.outlet.told()) == ["hello", "published"]
 
 
-def test_what_happens_within_a_short_while_travels_together(web: Web) -> None:
+def test_sse_sends_the_first_event_at_once_and_the_following_ones_together(web: Web) -> None:
     line = follow(web)
     rest(web)
     for number in range(5):
@@ -53,7 +53,7 @@ def test_what_happens_within_a_short_while_travels_together(web: Web) -> None:
     assert names(line.outlet.told()) == ["published"] * 4
 
 
-def test_a_reader_resumes_where_it_left_off(web: Web) -> None:
+def test_sse_resumes_after_the_last_event_id(web: Web) -> None:
     line = follow(web)
     rest(web)
     web.good("POST", MESSAGES, 1)
@@ -67,7 +67,7 @@ def test_a_reader_resumes_where_it_left_off(web: Web) -> None:
         assert names(again.outlet.told()) == ["hello", "published", "leased"]
 
 
-def test_one_queue_and_some_kinds(web: Web) -> None:
+def test_sse_filters_by_queue_and_by_kind(web: Web) -> None:
     one = follow(web, "/v1/queues/mail/events")
     some = follow(web, "/v1/events?kind=leased,died")
     rest(web)
@@ -80,11 +80,11 @@ def test_one_queue_and_some_kinds(web: Web) -> None:
     assert names(some.outlet.told()) == ["hello", "leased", "died"]
 
 
-def test_a_kind_that_is_none_is_refused(web: Web) -> None:
+def test_sse_unknown_kind_is_rejected(web: Web) -> None:
     assert web.refused("GET", "/v1/events?kind=born") == (400, "bad_input", "kind")
 
 
-def test_a_reader_that_comes_too_late_is_told_of_the_gap(web: Web) -> None:
+def test_sse_reports_a_gap_when_events_beyond_the_capacity_were_missed(web: Web) -> None:
     line = follow(web)
     rest(web)
     last = line.outlet.told()[-1].id
@@ -99,7 +99,7 @@ def test_a_reader_that_comes_too_late_is_told_of_the_gap(web: Web) -> None:
     assert len(told) == 2 + MAX_EVENTS
 
 
-def test_a_memory_that_nobody_followed_is_a_gap_too(web: Web) -> None:
+def test_sse_reports_a_gap_when_the_event_buffer_was_not_followed(web: Web) -> None:
     line = follow(web)
     last = line.outlet.told()[-1].id
     line.leave()
@@ -110,7 +110,7 @@ def test_a_memory_that_nobody_followed_is_a_gap_too(web: Web) -> None:
     assert [(one.name, one.about.get("missed")) for one in again.outlet.told()] == [("hello", None), ("gap", 1)]
 
 
-def test_a_quiet_hour_loses_nothing_for_one_who_listens(web: Web) -> None:
+def test_sse_loses_no_event_after_a_quiet_hour(web: Web) -> None:
     line = follow(web)
     rest(web)
     web.server.clock.advance(3_600_000)
@@ -118,7 +118,7 @@ def test_a_quiet_hour_loses_nothing_for_one_who_listens(web: Web) -> None:
     assert names(line.outlet.told()) == ["hello", "published"]
 
 
-def test_the_numbers_of_another_server_are_a_gap_of_unknown_size(web: Web) -> None:
+def test_sse_event_id_of_another_server_is_a_gap_of_unknown_size(web: Web) -> None:
     for last in ("abc-5", "nonsense", web_id(web, 99)):
         told = follow(web, last_event_id=last).outlet.told()
         assert names(told) == ["gap", "hello"], last
@@ -131,7 +131,7 @@ def web_id(web: Web, number: int) -> str:
     return follow(web).outlet.told()[0].id.partition("-")[0] + f"-{number}"
 
 
-def test_a_slow_reader_costs_nothing_and_loses_nothing_silently(web: Web) -> None:
+def test_sse_backpressure_stops_sending_and_reports_missed_events_as_a_gap(web: Web) -> None:
     line = follow(web)
     rest(web)
     line.outlet.told()
@@ -151,7 +151,7 @@ def test_a_slow_reader_costs_nothing_and_loses_nothing_silently(web: Web) -> Non
     assert (told[0].name, told[0].about, len(told)) == ("gap", {"missed": 5}, 1 + MAX_EVENTS)
 
 
-def test_a_reader_that_is_told_nothing_still_knows_where_it_stands(web: Web) -> None:
+def test_sse_sends_event_ids_to_a_reader_whose_filter_matches_nothing(web: Web) -> None:
     line = follow(web, "/v1/events?kind=died")
     rest(web)
     line.outlet.told()
@@ -161,7 +161,7 @@ def test_a_reader_that_is_told_nothing_still_knows_where_it_stands(web: Web) -> 
     assert line.outlet.told() == []
 
 
-def test_a_stopping_server_says_goodbye(web: Web) -> None:
+def test_sse_sends_bye_when_the_server_stops(web: Web) -> None:
     line = follow(web)
     web.api.stop()
     assert names(line.outlet.told()) == ["hello", "bye"]

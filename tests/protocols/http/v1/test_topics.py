@@ -133,7 +133,7 @@ def payloads(page: Any) -> list[Any]:
 # -- publishing -------------------------------------------------------------------------------------------------------
 
 
-def test_records_in_every_form(site: Site) -> None:
+def test_topic_publish_accepts_records_as_json_array_ndjson_text_and_bytes(site: Site) -> None:
     one = site.good("POST", "/v1/topics/a.b/records", {"n": 1})
     assert (one["first"], one["last"], one["topicSequence"], one["stored"]) == (1, 1, 1, 1)
     many = site.good("POST", "/v1/topics/a.b/records", [{"payload": {"n": 2}, "key": "k", "headers": {"h": "v"}}, 3])
@@ -151,7 +151,7 @@ def test_records_in_every_form(site: Site) -> None:
     assert (page["first"], page["last"], page["next"]) == (1, 7, 8)
 
 
-def test_frames_are_taken_as_they_are(site: Site) -> None:
+def test_topic_publish_accepts_encoded_frames_and_rejects_frames_of_another_topic(site: Site) -> None:
     data = encode_batch([NewRecord("t", b"x", "k"), NewRecord("t", b"", None, {"a": "b"})], 9, 9, {}, synced=False).data
     assert site.good("POST", "/v1/topics/t/records", data, content_type=FRAMES)["stored"] == 2
     assert site.ask("POST", "/v1/topics/u/records", data, content_type=FRAMES).refusal[2] == "records[0].topic"
@@ -170,7 +170,7 @@ def test_frames_are_taken_as_they_are(site: Site) -> None:
         (b'{"payload": nope}', "body"),
     ],
 )
-def test_one_bad_record_refuses_them_all(site: Site, body: object, field: str) -> None:
+def test_topic_publish_with_one_invalid_record_stores_none(site: Site, body: object, field: str) -> None:
     sent = body if isinstance(body, bytes) else json.dumps(body).encode()
     answer = site.ask("POST", "/v1/topics/t/records", sent, content_type="application/json")
     assert answer.refusal == (400, "bad_input", field)
@@ -180,7 +180,7 @@ def test_one_bad_record_refuses_them_all(site: Site, body: object, field: str) -
 # -- looking ----------------------------------------------------------------------------------------------------------
 
 
-def test_topics_and_pages_of_them(site: Site) -> None:
+def test_topic_list_and_paging_of_records_by_sequence_and_time(site: Site) -> None:
     for n in range(5):
         site.publish("a", f"a{n}")
         site.publish("b", f"b{n}")
@@ -201,7 +201,7 @@ def test_topics_and_pages_of_them(site: Site) -> None:
 # -- the whole log ----------------------------------------------------------------------------------------------------
 
 
-def test_the_log_by_sequence_by_time_and_by_bytes(site: Site) -> None:
+def test_topic_log_is_read_by_sequence_by_time_and_by_bytes(site: Site) -> None:
     for n in range(40):
         site.publish("ab"[n % 2], *("x" * 1000 for _ in range(10)))
     about = site.good("GET", "/v1/log")
@@ -224,7 +224,7 @@ def test_the_log_by_sequence_by_time_and_by_bytes(site: Site) -> None:
     ]
 
 
-def test_ranges_that_are_none(site: Site) -> None:
+def test_topic_log_range_that_is_invalid_or_of_another_epoch_is_rejected(site: Site) -> None:
     site.publish("a", 1, 2, 3)
     assert site.ask("GET", "/v1/log/frames?after=0&last=4").refusal == (400, "bad_input", "last")
     assert site.ask("GET", "/v1/log/frames?after=3&last=2").refusal == (400, "bad_input", "after")
@@ -239,7 +239,7 @@ def trimmed(folder: Path, before: int) -> int:
         return log.trim(before).first
 
 
-def test_what_is_retired_is_told_with_both_numbers(site: Site) -> None:
+def test_retention_error_names_the_requested_and_the_first_kept_sequence(site: Site) -> None:
     for _ in range(200):
         site.publish("a", *("x" * 1000 for _ in range(10)))
     site.server.stop()
@@ -257,7 +257,7 @@ def test_what_is_retired_is_told_with_both_numbers(site: Site) -> None:
     assert site.ask("PUT", "/v1/cursors/q", {"sequence": 5, "epoch": epoch}).refusal[:2] == (410, "retired")
 
 
-def test_a_server_without_topics_says_so(tmp_path: Path) -> None:
+def test_topic_routes_answer_404_on_a_server_without_topics(tmp_path: Path) -> None:
     server = HttpServer(MemoryStore(), SystemClock()).start()
     with closing(HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)) as line:
         for path in ("/v1/log", "/v1/topics", "/v1/topics/a/records", "/v1/topics/events", "/v1/cursors"):
@@ -270,7 +270,7 @@ def test_a_server_without_topics_says_so(tmp_path: Path) -> None:
 # -- cursors ----------------------------------------------------------------------------------------------------------
 
 
-def test_cursors_come_and_stay_and_go(site: Site) -> None:
+def test_cursor_is_set_listed_deleted_and_survives_a_restart(site: Site) -> None:
     site.publish("a", 1, 2, 3)
     epoch = site.good("GET", "/v1/log")["epoch"]
     assert site.good("PUT", "/v1/cursors/q", {"sequence": 2, "epoch": epoch, "filter": "a"})["sequence"] == 2
@@ -287,7 +287,7 @@ def test_cursors_come_and_stay_and_go(site: Site) -> None:
 # -- following --------------------------------------------------------------------------------------------------------
 
 
-def test_following_from_the_past_into_the_present(site: Site) -> None:
+def test_topic_events_continue_from_history_to_live(site: Site) -> None:
     site.publish("a", 1, 2)
     events = site.follow("/v1/topics/a/events?fromSeq=1")
     assert events.records(2) == [(1, "a", 1), (2, "a", 2)]
@@ -296,7 +296,7 @@ def test_following_from_the_past_into_the_present(site: Site) -> None:
     assert events.records(1) == [(4, "a", {"n": "three\n"})]
 
 
-def test_only_what_is_new_unless_told_otherwise(site: Site) -> None:
+def test_topic_events_begin_with_new_records_by_default(site: Site) -> None:
     site.publish("a", 1)
     events = site.follow("/v1/topics/events?topics=a,b.*")
     hello = events.next()
@@ -307,7 +307,7 @@ def test_only_what_is_new_unless_told_otherwise(site: Site) -> None:
     assert events.records(2) == [(2, "b.c", 2), (4, "a", 4)]
 
 
-def test_a_reader_that_was_away_misses_nothing(site: Site) -> None:
+def test_topic_events_resumed_by_last_event_id_miss_nothing_over_a_restart(site: Site) -> None:
     """Also over a restart of the server, and however much was published meanwhile."""
     site.publish("a", *range(1, 11))
     events = site.follow("/v1/topics/a/events?fromSeq=1")
@@ -323,7 +323,7 @@ def test_a_reader_that_was_away_misses_nothing(site: Site) -> None:
     assert found[-1][2] == "last"
 
 
-def test_an_id_of_another_feed_is_no_place_to_go_on(site: Site) -> None:
+def test_topic_events_with_an_invalid_start_or_a_wrong_epoch_are_rejected(site: Site) -> None:
     site.publish("a", 1)
     epoch = site.good("GET", "/v1/log")["epoch"]
     assert site.ask("GET", "/v1/topics/a/events", last_event_id=f"{'0' * 32}-1").refusal == (
@@ -337,7 +337,7 @@ def test_an_id_of_another_feed_is_no_place_to_go_on(site: Site) -> None:
     assert site.ask("GET", "/v1/topics/events?topics=[").refusal == (400, "bad_input", "topics")
 
 
-def test_a_server_that_goes_says_goodbye(site: Site) -> None:
+def test_topic_events_end_with_bye_when_the_server_stops(site: Site) -> None:
     site.publish("a", 1)
     events = site.follow("/v1/topics/a/events?fromSeq=1")
     assert events.records(1)
@@ -348,7 +348,7 @@ def test_a_server_that_goes_says_goodbye(site: Site) -> None:
 # -- batches ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_batch_goes_in_once(site: Site) -> None:
+def test_exactly_once_batch_is_committed_once(site: Site) -> None:
     rows = [NewRecord("queue:mail", b'{"n":1}'), NewRecord("topic:trades", b"7", "k")]
     data = encode_batch(rows, 1, 1, {}, synced=False).data
     piece = site.good("PUT", "/v1/batches/job/0/stages/task-1/0", data, content_type=FRAMES)
