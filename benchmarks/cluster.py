@@ -34,7 +34,7 @@ from tests.support.etcd import (  # noqa: E402
 )
 from yirangmq.cli.commands.cluster_status import loop_factory  # noqa: E402
 from yirangmq.clock import TimeOrderedIds  # noqa: E402
-from yirangmq.cluster.clients import Consumer, Producer  # noqa: E402
+from yirangmq.cluster.clients import EtcdConsumer, Producer  # noqa: E402
 from yirangmq.cluster.etcd.client import Etcd, list_and_watch  # noqa: E402
 from yirangmq.cluster.keys import Keys  # noqa: E402
 from yirangmq.core.errors import Unavailable  # noqa: E402
@@ -162,7 +162,7 @@ async def latency(etcds: EtcdCluster, queue: str, seconds: float) -> list[float]
         producer = Producer(client, queue, "bench", TimeOrderedIds())
 
         async def consume() -> None:
-            async with Consumer(other, queue, "bench") as consumer:
+            async with EtcdConsumer(other, queue, "bench") as consumer:
                 async for batch in consumer.batches():
                     now = time.perf_counter()
                     taken.extend((now - float(one.name)) * 1000 for one in batch)
@@ -229,7 +229,7 @@ async def takeover(etcds: EtcdCluster, queue: str, nodes: dict[str, subprocess.P
         producer = Producer(client, queue, "bench", TimeOrderedIds())
 
         async def consume() -> None:
-            async with Consumer(other, queue, "bench") as consumer:
+            async with EtcdConsumer(other, queue, "bench") as consumer:
                 async for batch in consumer.batches():
                     moments.append(time.perf_counter())
                     await consumer.ack(batch)

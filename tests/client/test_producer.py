@@ -55,7 +55,7 @@ def test_producer_settle_means_all_sent_messages_are_stored_in_order(queues: Any
 
 def test_producer_callback_gets_the_receipts_in_order(queues: Any) -> None:
     told: list[AddResult] = []
-    out = Out(queues, 4, told=told.append)
+    out = Out(queues, 4, on_receipt=told.append)
     ids = [out.send(number) for number in range(20)]
     out.settle()
     assert [receipt.id for receipt in told] == ids
@@ -91,7 +91,7 @@ def test_producer_refuses_an_invalid_message_at_once_and_continues(queues: Any) 
 def test_producer_reports_every_refused_message_and_the_call_that_raised_sends_nothing(queues: Any) -> None:
     queues.set_policy("mail", {"quota": {"maxMessages": 3}})
     told: list[AddResult] = []
-    out = Out(queues, 2, told=told.append)
+    out = Out(queues, 2, on_receipt=told.append)
     sent: list[str] = []
     refused: set[str] = set()
     unsent = 0
@@ -141,15 +141,15 @@ def test_producer_callback_may_send(queues: Any) -> None:
         if len(told) < 5:
             out.send("again")
 
-    out = Out(queues, told=tell)
+    out = Out(queues, on_receipt=tell)
     out.send("first")
     until(lambda: (out.settle(), len(told) == 5)[1])
     assert queues.counts("mail").ready == 5
 
 
 def test_producer_refuses_a_callback_that_is_not_callable(queues: Any) -> None:
-    with pytest.raises(BadInput, match="told"):
-        queues.sender("mail", told=5)
+    with pytest.raises(BadInput, match="on_receipt"):
+        queues.sender("mail", on_receipt=5)
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
@@ -263,7 +263,7 @@ def test_producer_sends_again_in_order_elsewhere_after_a_not_active_answer(conne
     """``is_slow``: the server hears of each message before the next one is sent."""
     server = HandingOver()
     told: list[AddResult] = []
-    out = Out(connecting(server.address), told=told.append)
+    out = Out(connecting(server.address), on_receipt=told.append)
     ids = []
     for number in range(20):
         ids.append(out.send(number))
@@ -290,7 +290,7 @@ def test_producer_loses_and_repeats_nothing_when_answers_or_requests_are_lost(
 ) -> None:
     client = connecting(line.address)
     told: list[AddResult] = []
-    out = Out(client, 8, told=told.append)
+    out = Out(client, 8, on_receipt=told.append)
     ids = [out.send(number) for number in range(10)]
     for _ in range(3):
         getattr(line, lose)(FrameKind.PUBLISH)

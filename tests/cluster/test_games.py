@@ -12,7 +12,7 @@ import pytest
 from tests.support.etcd import EtcdCluster, at, play, running
 from tests.support.wait import soon
 from yirangmq.clock import TimeOrderedIds
-from yirangmq.cluster.clients import Consumer, Producer, ReceivedMessage
+from yirangmq.cluster.clients import EtcdConsumer, Producer, ReceivedMessage
 from yirangmq.cluster.dispatch.dispatcher import DispatcherOptions
 from yirangmq.cluster.etcd.client import Etcd, prefix_end
 from yirangmq.cluster.keys import Keys, write_policy
@@ -47,14 +47,14 @@ class Game:
 
     async def consume(self, client: Etcd, name: str) -> None:
         while not self.over.is_set():
-            async with Consumer(client, self.queue, name) as consumer:
+            async with EtcdConsumer(client, self.queue, name) as consumer:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.3 + self.dice.random()):
                         async for batch in consumer.batches(self.dice.randint(1, 20)):
                             for one in batch:
                                 await self.work(consumer, one)
 
-    async def work(self, consumer: Consumer, one: ReceivedMessage) -> None:
+    async def work(self, consumer: EtcdConsumer, one: ReceivedMessage) -> None:
         self.numbers.setdefault(one.name, set()).add(one.number)
         fate = self.dice.random()
         if fate < 0.15:

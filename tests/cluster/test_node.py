@@ -12,7 +12,7 @@ from tests.support.etcd import EtcdCluster, at, keys_of, play, running
 from tests.support.wait import soon
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster import node
-from yirangmq.cluster.clients import Consumer, Producer, ReceivedMessage
+from yirangmq.cluster.clients import EtcdConsumer, Producer, ReceivedMessage
 from yirangmq.cluster.etcd.address import EtcdAddress
 from yirangmq.cluster.etcd.channel import DELETE, PUT, TXN
 from yirangmq.cluster.etcd.client import Etcd
@@ -105,7 +105,7 @@ def test_ack_in_a_dispatched_queue_is_one_call_and_needs_no_leader(etcd: EtcdClu
             found = await client.range(keys.base + b"0", keys.ordered_end, count_only=True)
             return bool(found.count == count)
 
-        async with client, Consumer(client, queue, "bob", seconds=600) as consumer:
+        async with client, EtcdConsumer(client, queue, "bob", seconds=600) as consumer:
             batches, given = consumer.batches(), list[ReceivedMessage]()
             async with running(etcd.endpoints):
                 await Producer(client, queue, "me", TimeOrderedIds()).publish_many([b"1"] * COUNT)
@@ -126,7 +126,7 @@ def test_ack_in_a_dispatched_queue_is_one_call_and_needs_no_leader(etcd: EtcdClu
 def test_dispatcher_of_every_new_leader_knows_each_consumers_key(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         keys = Keys(queue)
-        async with at(*etcd.endpoints) as client, Consumer(client, queue, "bob", host="machine-1"):
+        async with at(*etcd.endpoints) as client, EtcdConsumer(client, queue, "bob", host="machine-1"):
             found = await client.get(keys.home("bob"))
             assert found is not None
             assert (found.value, found.lease > 0) == (b"machine-1", True)
@@ -166,7 +166,7 @@ def test_leader_election_moves_the_lead_to_the_node_where_all_consumers_are(
         async with (
             at(*etcd.endpoints) as client,
             running(etcd.endpoints, "far", near=0.5, lease=60) as far,
-            Consumer(client, queue, "bob", host="close", seconds=600) as consumer,
+            EtcdConsumer(client, queue, "bob", host="close", seconds=600) as consumer,
         ):
             await soon(lambda: queue in far.dispatchers, what="somebody leads")
             producer = Producer(client, queue, "me", TimeOrderedIds())

@@ -10,7 +10,7 @@ import pytest
 from tests.support.etcd import EtcdCluster, at, keys_of, play, running
 from tests.support.wait import soon
 from yirangmq.clock import TimeOrderedIds
-from yirangmq.cluster.clients import LEVELS, NEARLY_FULL, Consumer, Producer
+from yirangmq.cluster.clients import LEVELS, NEARLY_FULL, EtcdConsumer, Producer
 from yirangmq.cluster.etcd.address import EtcdAddress
 from yirangmq.cluster.etcd.diagnostics import repair
 from yirangmq.cluster.etcd.maintenance import Maintenance
@@ -115,7 +115,7 @@ def test_quota_refuses_messages_before_etcd_is_full(tmp_path: Path, queue: str) 
 
             with pytest.raises(QuotaExceeded, match="60%"):
                 await send_on()
-            async with Consumer(client, queue, "bob") as consumer:
+            async with EtcdConsumer(client, queue, "bob") as consumer:
                 taken = 0
                 async for batch in consumer.batches():
                     await consumer.ack(batch)
@@ -151,7 +151,7 @@ def test_dispatcher_drains_a_queue_that_nearly_fills_etcd_without_help(tmp_path:
             while (await upkeep.health(etcd.endpoints[0])).size < 0.88 * quota and put < 2_000:
                 await client.put(keys.inbox("ann", f"k{put}"), bytes(20_000))
                 put += 1
-            async with Consumer(client, queue, "bob") as consumer:
+            async with EtcdConsumer(client, queue, "bob") as consumer:
                 seen: set[str] = set()
                 async for batch in consumer.batches():
                     seen.update(one.name for one in batch)
@@ -196,7 +196,7 @@ def test_dispatcher_drains_a_full_etcd_and_repair_makes_it_writable(tmp_path: Pa
         async with at(*etcd.endpoints) as client:
             seen: set[bytes] = set()
             put: set[bytes] = set()
-            async with running(etcd.endpoints, quota=quota), Consumer(client, queue, "bob") as consumer:
+            async with running(etcd.endpoints, quota=quota), EtcdConsumer(client, queue, "bob") as consumer:
 
                 async def work() -> None:
                     async for batch in consumer.batches(10):

@@ -14,7 +14,7 @@ from yirangmq.cli import output
 from yirangmq.client.connect import connect
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster.admin import as_commands, roles_of, server_role
-from yirangmq.cluster.clients import Consumer, Producer
+from yirangmq.cluster.clients import EtcdConsumer, Producer
 from yirangmq.cluster.etcd.address import EtcdAddress
 from yirangmq.cluster.etcd.client import Etcd
 from yirangmq.cluster.keys import Keys
@@ -65,7 +65,7 @@ def test_etcd_roles_allow_producer_consumer_and_node_their_work_and_no_more(tmp_
             node = ClusterNode(nodes, of("node"), SystemClock(), TimeOrderedIds(), settings)
             task = asyncio.ensure_future(node.run(stop))
             producer = Producer(ann, queue, "ann", TimeOrderedIds())
-            async with Consumer(bob, queue, "bob") as consumer:
+            async with EtcdConsumer(bob, queue, "bob") as consumer:
                 await producer.publish_many([b"1", b"2"])
                 taken: list[bytes] = []
                 async for batch in consumer.batches():

@@ -236,7 +236,7 @@ def test_cli_pair_shows_status_and_history_and_refuses_a_switch_without_a_peer(t
 
 def test_adoption_that_was_broken_off_keeps_the_store_from_being_served(tmp_path: Path) -> None:
     from yirangmq import open as open_queues
-    from yirangmq.broker.housekeeping import ADOPTION_MARK
+    from yirangmq.broker.expiry_sweeper import ADOPTION_MARK
 
     with open_queues(f"sqlite:{tmp_path / 'queue.db'}") as queues:
         queues.publish("work", b"1")

@@ -20,7 +20,8 @@ from yirangmq.core.ports import AddResult, Transaction
 from yirangmq.core.states import UNFINISHED, State
 from yirangmq.core.validation import line_of
 from yirangmq.stores import memory
-from yirangmq.stores.files.overlay import DeduplicationKeys, Overlay
+from yirangmq.stores.files.deduplication import DeduplicationKeys
+from yirangmq.stores.files.overlay import Overlay
 from yirangmq.stores.memory import MemoryState, MemoryStore, MemoryTransaction
 from yirangmq.stores.sqlite.transaction import SqliteTransaction
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from yirangmq.cli.commands.cluster_status import loop_factory
-from yirangmq.cluster.clients import Consumer
+from yirangmq.cluster.clients import EtcdConsumer
 from yirangmq.cluster.etcd.address import EtcdAddress
 from yirangmq.cluster.etcd.client import Etcd
 from yirangmq.core.errors import Unavailable
@@ -20,7 +20,7 @@ LEASE = 6
 async def consume(endpoints: str, queue: str, name: str, file: str) -> None:
     address = EtcdAddress(endpoints=tuple(endpoints.split(",")))
     with Path(file).open("ab", buffering=0) as done:  # noqa: ASYNC230
-        async with Etcd(address) as etcd, Consumer(etcd, queue, name, seconds=LEASE) as consumer:
+        async with Etcd(address) as etcd, EtcdConsumer(etcd, queue, name, seconds=LEASE) as consumer:
             done.write(b"")
             async for batch in consumer.batches(AT_ONCE):
                 done.write(b"".join(b"%d %s\n" % (one.number, one.value) for one in batch))

@@ -17,8 +17,9 @@ from tests.support.loops import WRITERS, close_servers
 from tests.support.wait import PATIENCE
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.protocols.http.auth import OriginPolicy
+from yirangmq.protocols.http.limits import HttpLimits
 from yirangmq.protocols.http.server import HttpSocketServer, listen_tcp
-from yirangmq.protocols.http.types import HttpLimits, Request, Routes
+from yirangmq.protocols.http.types import Request, Routes
 
 
 class Answer(NamedTuple):

@@ -10,9 +10,9 @@ from typing import Any
 
 from yirangmq.admin.registry import read_arguments
 from yirangmq.broker import policies
+from yirangmq.broker.cron_scheduler import schedule_rows
 from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.queries import check_state, inspect_messages
-from yirangmq.broker.scheduler import schedule_rows
 from yirangmq.core import validation
 from yirangmq.core.errors import NotFound, TooLarge
 from yirangmq.core.policy import show_policy

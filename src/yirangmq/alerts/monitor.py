@@ -149,9 +149,9 @@ class AlertFile:
 
     def quarantine(self) -> Path:
         """Quarantine a damaged file: rename it for inspection, and return the new path."""
-        aside = self.path.with_name(QUARANTINE_NAME)
-        self.path.replace(aside)
-        return aside
+        quarantine = self.path.with_name(QUARANTINE_NAME)
+        self.path.replace(quarantine)
+        return quarantine
 
     def save(self, document: dict[str, Any]) -> None:
         """Replace the file, and make it durable. Blocks, so it runs in the writer thread."""

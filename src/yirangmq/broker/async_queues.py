@@ -123,14 +123,14 @@ class AsyncQueues:
     async def walk(self, queue: str, state: str, batch: int = 500) -> AsyncIterator[MessageView]:
         steps = self._core.walk(queue, state, batch)
         while page := await asyncio.get_running_loop().run_in_executor(self._threads, partial(_some, steps, batch)):
-            for look in page:
-                yield look
+            for view in page:
+                yield view
 
     def sender(
-        self, queue: str, window: int = 64, *, told: Callable[[AddResult], object] | None = None
+        self, queue: str, window: int = 64, *, on_receipt: Callable[[AddResult], object] | None = None
     ) -> "EmbeddedAsyncSender":
         validation.check_count(window, "window", most=MAX_PER_CALL)
-        return EmbeddedAsyncSender(self._core, self._threads, queue, told)
+        return EmbeddedAsyncSender(self._core, self._threads, queue, on_receipt)
 
     def subscribe(
         self,
@@ -207,13 +207,13 @@ class EmbeddedAsyncSender:
     Messages are published one after the other, in the order of the ``send`` calls."""
 
     def __init__(
-        self, queues: Queues, threads: ThreadPoolExecutor, queue: str, told: Callable[[AddResult], object] | None
+        self, queues: Queues, threads: ThreadPoolExecutor, queue: str, on_receipt: Callable[[AddResult], object] | None
     ) -> None:
-        validation.check_callback(told)
+        validation.check_callback(on_receipt)
         self._receipts: list[AddResult] = []
-        self._core = queues.sender(queue, told=self._receipts.append)
+        self._core = queues.sender(queue, on_receipt=self._receipts.append)
         self._threads = threads
-        self._on_receipt = told
+        self._on_receipt = on_receipt
         self._send_lock = asyncio.Lock()
 
     async def send(self, message: object) -> str:
@@ -257,4 +257,4 @@ def _release_if_cancelled(future: "Future[Answer]", on_cancelled: Callable[[Answ
 
 
 def _some(steps: Iterator[MessageView], most: int) -> list[MessageView]:
-    return [look for _, look in zip(range(most), steps, strict=False)]
+    return [view for _, view in zip(range(most), steps, strict=False)]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from yirangmq.broker import housekeeping, policies
+from yirangmq.broker import expiry_sweeper, policies
 from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.quota import check_new_queues
 from yirangmq.broker.two_step import HTTP_QUEUE_POLICY, ClaimOperations, note_of
@@ -202,14 +202,14 @@ class BulkOperations:
 
         No sweep may run before this has finished."""
         defaults = self._operations.defaults
-        if not self._committer.read(partial(housekeeping.have_changed, defaults=defaults)):
+        if not self._committer.read(partial(expiry_sweeper.have_changed, defaults=defaults)):
             return
         for queue in self._committer.read(lambda transaction: transaction.queues()):
             for state in self._committer.read(partial(_timed, queue=queue)):
                 policy = self._committer.read(partial(policies.readable, queue=queue))
                 if policy is not None:
                     self._retime(queue, state, self._spans(policy)[state])
-        self._committer.run(partial(housekeeping.record_timeouts, defaults=defaults))
+        self._committer.run(partial(expiry_sweeper.record_timeouts, defaults=defaults))
 
     def _retime(self, queue: str, state: State, span: int) -> None:
         self._walk(partial(_retime_page, queue=queue, state=state, span=span))

@@ -64,9 +64,9 @@ def matching(transaction: Transaction, messages: Sequence[Message], node: Filter
     failures = transaction.failures(messages) if wanted & FROM_FAILURE else nothing
     parts = zip(messages, envelopes, failures, strict=True)
     found = [MessageView(message, sent, failure, transaction.policy(message.queue)) for message, sent, failure in parts]
-    as_shown = [shown(look, ahead) for look in found] if ahead else found
+    as_shown = [shown(view, ahead) for view in found] if ahead else found
     lookups = (lookup_of(one.message, one.envelope, one.failure) for one in as_shown)
-    return [look for look, lookup in zip(found, lookups, strict=True) if matches(node, lookup)]
+    return [view for view, lookup in zip(found, lookups, strict=True) if matches(node, lookup)]
 
 
 def lookup_of(message: Message, envelope: Envelope | None, failure: MessageFailure | None) -> Lookup:
@@ -123,10 +123,10 @@ def search_page(
     page = transaction.scan(queue, state, limit, cursor)
     found = matching(transaction, page.messages, node, ahead)
     if bodies:
-        messages = [look.message for look in found]
+        messages = [view.message for view in found]
         parts = zip(found, transaction.envelopes(messages), transaction.failures(messages), strict=True)
-        found = [MessageView(look.message, envelope, failure, look.rules) for look, envelope, failure in parts]
-    return page.cursor, [shown(look, ahead) for look in found] if ahead else found
+        found = [MessageView(view.message, envelope, failure, view.rules) for view, envelope, failure in parts]
+    return page.cursor, [shown(view, ahead) for view in found] if ahead else found
 
 
 # -- dead letters ------------------------------------------------------------------------------------------------------
@@ -207,23 +207,23 @@ class DeadLetters:
         left = limit
         for source in self.sources(queue):
             for wanted in states:
-                for look in search(self._queues, source, wanted, node, bodies=bodies):
+                for view in search(self._queues, source, wanted, node, bodies=bodies):
                     if left is not None:
                         if left <= 0:
                             return
                         left -= 1
-                    yield look
+                    yield view
 
     def show(self, queue: str, id: str) -> MessageView:
         """Return one dead letter, by either name of its queue."""
         for source in self.sources(queue):
             try:
-                look = self._queues.show(source, id)
+                view = self._queues.show(source, id)
             except NotFound:
                 continue
-            if look.message.state not in KINDS["all"]:
-                raise WrongState(f"message {id!r} of queue {source!r} is {look.message.state}, not a dead letter")
-            return look
+            if view.message.state not in KINDS["all"]:
+                raise WrongState(f"message {id!r} of queue {source!r} is {view.message.state}, not a dead letter")
+            return view
         raise NotFound(f"no dead letter {id!r} under {queue!r}")
 
     def stats(self, queue: str) -> dict[str, Any]:
@@ -231,8 +231,8 @@ class DeadLetters:
         reasons: Counter[str] = Counter()
         days: dict[str, Counter[str]] = {}
         oldest = newest = None
-        for look in self.find(queue, bodies=False):
-            reason, moment = look.message.reason, look.message.changed_at
+        for view in self.find(queue, bodies=False):
+            reason, moment = view.message.reason, view.message.changed_at
             reasons[reason] += 1
             days.setdefault(iso(moment)[:10], Counter())[reason] += 1
             oldest = moment if oldest is None else min(oldest, moment)
@@ -328,7 +328,7 @@ class DeadLetters:
         chosen: array[int] = array("q")
         for source in sources:
             for state in states:
-                chosen.extend(look.message.seq for look in search(self._queues, source, state, node, bodies=False))
+                chosen.extend(view.message.seq for view in search(self._queues, source, state, node, bodies=False))
         return array("q", sorted(chosen))
 
     def _named(
@@ -350,7 +350,7 @@ class DeadLetters:
                 if not movable and all(message.state is not goal for message in known):
                     raise WrongState(f"message {id!r} is {known[0].state}, not a dead letter", field="id")
                 found.extend(movable)
-            return [look.message for look in matching(transaction, found, node, self._queues.ahead_ms())]
+            return [view.message for view in matching(transaction, found, node, self._queues.ahead_ms())]
 
         return self._queues.read(work)
 
@@ -364,7 +364,7 @@ class DeadLetters:
         move: DeadLetterMove,
     ) -> list[str]:
         found = [message for message in transaction.by_seq(seqs) if message is not None and message.state in states]
-        found = [look.message for look in matching(transaction, found, node, self._queues.ahead_ms())]
+        found = [view.message for view in matching(transaction, found, node, self._queues.ahead_ms())]
         afters = move.decide(transaction, found, self._queues.now_ms())
         changes = [Change(before, after) for before, after in zip(found, afters, strict=True)]
         self._queues.operations.swap(transaction, changes, self._queues.now_ms())

@@ -5,9 +5,9 @@ one page per commit; a message with a known id is skipped. Memory stays flat: 8 
 of messages. The line format is in ``format.export``; the caller handles files and progress bars.
 
 Adoption moves the backlog of a failed node's store into the active node's store. A mark in the failed node's store
-first prevents that it is served (``broker.housekeeping``). Each page is stored here together with its ids, then dropped
-there; the mark is removed last. An interrupted adoption can be repeated: nothing is stored twice, even if it was
-delivered here long ago. ``overlap`` lists the messages that changed here while both nodes were active."""
+first prevents that it is served (``broker.expiry_sweeper``). Each page is stored here together with its ids, then
+dropped there; the mark is removed last. An interrupted adoption can be repeated: nothing is stored twice, even if it
+was delivered here long ago. ``overlap`` lists the messages that changed here while both nodes were active."""
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from yirangmq.broker.housekeeping import ADOPTION_MARK
+from yirangmq.broker.expiry_sweeper import ADOPTION_MARK
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.selection import hold_group_followers, swap
 from yirangmq.broker.store_time import envelope_in_wall_time, failure_in_wall_time, message_in_wall_time

@@ -18,7 +18,7 @@ from yirangmq.broker.admission.admission import AdmissionControl, Admitted, Sche
 from yirangmq.broker.dispatch.dispatcher import QueueDispatcher
 from yirangmq.broker.dispatch.fan_out import BROADCASTER, publish_outcomes
 from yirangmq.broker.event_buffer import EventBuffer
-from yirangmq.broker.housekeeping import MAX_PER_SWEEP, prune, sweep
+from yirangmq.broker.expiry_sweeper import MAX_PER_SWEEP, prune, sweep
 from yirangmq.broker.quota import added_load, check_new_queues, enforce_quota
 from yirangmq.broker.selection import Head, MessageSelector, StrictOrder
 from yirangmq.broker.settle import MAX_PER_CALL, Leases, Results

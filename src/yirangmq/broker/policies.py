@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from yirangmq.broker.admission.admission import AdmissionControl, Schemas, check_schemas
+from yirangmq.broker.cron_scheduler import check_schedules
 from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.quota import check_new_queues
-from yirangmq.broker.scheduler import check_schedules
 from yirangmq.core import validation
 from yirangmq.core.dispatch import Dispatch, show_dispatch
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound

@@ -114,11 +114,11 @@ def inspect_messages(transaction: Transaction, messages: Sequence[Message], ahea
     ms ahead of store time (``Clock.ahead_ms``)."""
     parts = zip(messages, transaction.envelopes(messages), transaction.failures(messages), strict=True)
     found = [MessageView(message, sent, failure, transaction.policy(message.queue)) for message, sent, failure in parts]
-    return [shown(look, ahead) for look in found] if ahead else found
+    return [shown(view, ahead) for view in found] if ahead else found
 
 
-def shown(look: MessageView, ahead: int) -> MessageView:
-    message, envelope, failure, rules = look
+def shown(view: MessageView, ahead: int) -> MessageView:
+    message, envelope, failure, rules = view
     return MessageView(
         message_in_wall_time(message, ahead),
         None if envelope is None else envelope_in_wall_time(envelope, ahead),

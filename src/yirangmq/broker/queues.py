@@ -14,11 +14,11 @@ from typing import Any, NoReturn, TypeVar
 from yirangmq.broker import policies
 from yirangmq.broker.admission import dry_run
 from yirangmq.broker.bulk import BulkOperations
+from yirangmq.broker.cron_scheduler import schedule_rows
 from yirangmq.broker.event_buffer import EventBuffer, EventBufferListener
 from yirangmq.broker.group_commit_threads import CommitterPort, ThreadedGroupCommitter
 from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.queries import check_state, inspect_messages, one, page
-from yirangmq.broker.scheduler import schedule_rows
 from yirangmq.broker.settle import MAX_PER_CALL, Leases, Results
 from yirangmq.broker.store_time import message_in_wall_time
 from yirangmq.broker.subscription import ChangeNotifier, EmbeddedSender, EmbeddedSubscriptionOptions, Subscription
@@ -95,14 +95,14 @@ class Queues(AbstractContextManager["Queues"]):
         return self.publish_envelopes(queue, [read(queue, text, id, now, delay=delay, ttl=ttl) for text, id in made])
 
     def sender(
-        self, queue: str, window: int = 64, *, told: Callable[[AddResult], object] | None = None
+        self, queue: str, window: int = 64, *, on_receipt: Callable[[AddResult], object] | None = None
     ) -> EmbeddedSender:
-        """Return a sender that publishes message by message and calls ``told`` with the receipt of each.
+        """Return a sender that publishes message by message and calls ``on_receipt`` with the receipt of each.
 
         Each message is durable when ``send`` returns. ``window`` has an effect only with a server."""
         validation.check_queue(queue)
         validation.check_count(window, "window", most=MAX_PER_CALL)
-        return EmbeddedSender(self, queue, told)
+        return EmbeddedSender(self, queue, on_receipt)
 
     def _envelope(self, queue: str, message: object, id: str, now: int) -> Envelope:
         if type(message) is bytes:

@@ -79,7 +79,7 @@ class ChangeNotifier:
 
     @property
     def generation(self) -> int:
-        """Count of changes. Read it before a look into the queue; pass it to ``wait`` if the queue was empty."""
+        """Count of changes. Read it before reading the queue; pass it to ``wait`` if the queue was empty."""
         return self._generation
 
     def notify(self) -> None:

@@ -31,7 +31,7 @@ class Waiter(Protocol):
     @property
     def serve(self) -> Serve | None:
         """Serves several takers that share this function, one message each, in another way than a lease. None if the
-        taker leases."""
+        consumer leases."""
 
     def wants(self) -> int:
         """Number of messages that the consumer can take now."""
@@ -188,8 +188,8 @@ class WaitingConsumers:
         for waiter in self.waiters[queue] if any(targets(transaction, queue)) else ():
             if waiter.serve is None:
                 waiters.setdefault(validation.line_of(waiter.consumer), []).append(waiter)
-        looked_for = list(islice(targets(transaction, queue), len(waiters)))
-        lines = waiters if len(looked_for) == len(waiters) else looked_for  # the smaller of the two
+        candidates = list(islice(targets(transaction, queue), len(waiters)))
+        lines = waiters if len(candidates) == len(waiters) else candidates  # the smaller of the two
         served: Served = []
         for waiter in [waiter for line in lines for waiter in waiters.get(line, ())]:
             wanted = min(waiter.wants(), MAX_PER_WAITER)

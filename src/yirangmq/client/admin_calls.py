@@ -41,8 +41,8 @@ async def walk(client: Caller, queue: str, state: str, batch: int = 500) -> Asyn
     cursor = ""
     while True:
         page, cursor = await _page(client, queue, state, batch, cursor)
-        for look in page:
-            yield look
+        for view in page:
+            yield view
         if not cursor:
             return
 

@@ -128,15 +128,15 @@ class AsyncClient:
         return await self._publish(queue, [producer.outgoing_text(queue, text, id, delay, ttl) for text, id in given])
 
     def sender(
-        self, queue: str, window: int = 64, *, told: Callable[[AddResult], object] | None = None
+        self, queue: str, window: int = 64, *, on_receipt: Callable[[AddResult], object] | None = None
     ) -> AsyncClientSender:
         """Return a pipelined sender: it publishes message by message without waiting for each reply.
 
-        At most ``window`` messages are unanswered at a time. ``told`` is a callback that receives the receipt of
+        At most ``window`` messages are unanswered at a time. ``on_receipt`` is a callback that receives the receipt of
         each stored message, in order. The next call that sends or settles runs it, in the caller's thread."""
         validation.check_queue(queue)
         validation.check_count(window, "window", most=MAX_PER_CALL)
-        sender = AsyncClientSender(self._connection, self._ids, queue, window, told, self._senders.discard)
+        sender = AsyncClientSender(self._connection, self._ids, queue, window, on_receipt, self._senders.discard)
         self._senders.add(sender)
         return sender
 

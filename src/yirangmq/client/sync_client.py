@@ -215,9 +215,9 @@ class Client:
         return ClientTopics(self._core.topics)
 
     def sender(
-        self, queue: str, window: int = 64, *, told: Callable[[AddResult], object] | None = None
+        self, queue: str, window: int = 64, *, on_receipt: Callable[[AddResult], object] | None = None
     ) -> "ClientSender":
-        return ClientSender(self._core.sender(queue, window, told=told))
+        return ClientSender(self._core.sender(queue, window, on_receipt=on_receipt))
 
     sender.__doc__ = AsyncClient.sender.__doc__
 

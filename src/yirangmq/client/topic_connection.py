@@ -346,8 +346,8 @@ class TopicConnection:
         except WrongEpoch:
             if not self._options.follows_new_epoch:
                 raise
-            anew = messages.TopicSubscribe(start=Start.BEGINNING, resume=False, **self._subscription_fields())
-            await self._subscribe(transport, anew)
+            subscribe = messages.TopicSubscribe(start=Start.BEGINNING, resume=False, **self._subscription_fields())
+            await self._subscribe(transport, subscribe)
 
     async def _subscribe(self, transport: Transport, body: messages.TopicSubscribe) -> None:
         slot = await transport.request(FrameKind.TOPIC_SUBSCRIBE, body)

@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from yirangmq.cluster.clients import Consumer, Producer
+    from yirangmq.cluster.clients import EtcdConsumer as Consumer
+    from yirangmq.cluster.clients import Producer
     from yirangmq.cluster.etcd.address import read_address
     from yirangmq.cluster.etcd.client import Etcd
 
@@ -18,10 +19,10 @@ __all__ = [
     "read_address",
 ]
 _LATE = {
-    "Consumer": "yirangmq.cluster.clients",
-    "Etcd": "yirangmq.cluster.etcd.client",
-    "Producer": "yirangmq.cluster.clients",
-    "read_address": "yirangmq.cluster.etcd.address",
+    "Consumer": ("yirangmq.cluster.clients", "EtcdConsumer"),
+    "Etcd": ("yirangmq.cluster.etcd.client", "Etcd"),
+    "Producer": ("yirangmq.cluster.clients", "Producer"),
+    "read_address": ("yirangmq.cluster.etcd.address", "read_address"),
 }
 
 if not TYPE_CHECKING:  # type checkers would accept any name
@@ -29,4 +30,5 @@ if not TYPE_CHECKING:  # type checkers would accept any name
     def __getattr__(name: str) -> object:
         if name not in _LATE:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(_LATE[name]), name)
+        module, attribute = _LATE[name]
+        return getattr(import_module(module), attribute)

@@ -48,9 +48,9 @@ async def queue_status(etcd: Etcd, queue: str) -> DispatchedQueueStatus:
     counted = [(base + b"0", keys.ordered_end), (base + b"r/", base + b"r0"), (base + b"dead/", base + b"dead0")]
     counted += [(start[:-1] + b"i", end) for start, end in keys.watched()]
     homes = [get(start, start[:-1] + b"d", keys_only=True) for start, _ in keys.watched()]
-    looks = [get(keys.leader), get(keys.state), get(keys.policy, count_only=True)]
-    looks += [get(start, end, count_only=True) for start, end in counted]
-    answer = await etcd.txn([], [*looks, *homes], repeat=True)
+    reads = [get(keys.leader), get(keys.state), get(keys.policy, count_only=True)]
+    reads += [get(start, end, count_only=True) for start, end in counted]
+    answer = await etcd.txn([], [*reads, *homes], repeat=True)
     found = [one.response_range for one in answer.responses]
     leader, state = (one.kvs[0].value if one.kvs else b"" for one in found[:2])
     policies, line, notes, dead, *inboxes = (one.count for one in found[2:8])
@@ -78,7 +78,7 @@ async def queue_statuses(etcd: Etcd) -> list[DispatchedQueueStatus]:
 
 
 async def depose(etcd: Etcd, queue: str) -> str:
-    """Delete the leader's key and return the name of the deposed node. The fence makes this safe at any time.
+    """Delete the leader's key and return the name of the node that led. The fence makes this safe at any time.
 
     Raise ``NotFound`` if the queue has no leader, ``WrongState`` if its leader has just changed."""
     keys = Keys(queue)

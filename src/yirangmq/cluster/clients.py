@@ -56,7 +56,7 @@ class ReceivedMessage(NamedTuple):
     key: bytes
 
 
-class Consumer:
+class EtcdConsumer:
     """Consumer of one queue in etcd.
 
     ``async with Consumer(…) as consumer: async for batch in consumer.batches(): …; await consumer.ack(batch)``"""
@@ -73,7 +73,7 @@ class Consumer:
         self._watch_task: asyncio.Task[None] | None = None
         self._known: set[bytes] = set()
 
-    async def __aenter__(self) -> "Consumer":
+    async def __aenter__(self) -> "EtcdConsumer":
         await self._register()
         return self
 
@@ -268,20 +268,20 @@ class Producer:
 
     async def _write(self, puts: Puts) -> None:
         """Send the puts in one transaction. It also reads etcd's fullness if the user may read the state key."""
-        transaction, look = Txn(), self._can_read_state
+        transaction, reads_state = Txn(), self._can_read_state
         for key, value in puts:
             made = transaction.success.add().request_put
             made.key, made.value = key, value
-        if look:
+        if reads_state:
             transaction.success.add().request_range.key = self._keys.state
         try:
             answer = await self._etcd.send(transaction)
         except NotAllowed:
-            if not look:
+            if not reads_state:
                 raise
             self._can_read_state = False
             return await self._write(puts)
-        if look:
+        if reads_state:
             self._full = _fullness(answer.responses[-1].response_range.kvs)
 
     async def _check_quota(self) -> None:

@@ -158,8 +158,8 @@ class LeaderTerm:
             create_revision_equals(self.leader_key, self.fence),
             mod_revision_equals(self._prefix + COMMIT, self._revision),
         ]
-        look = [get(self.leader_key, keys_only=True), get(self._prefix + COMMIT)]
-        answer, was_lost = await self._retry_transaction(compare, [*self._operations(writes), *more, mark], look)
+        reads = [get(self.leader_key, keys_only=True), get(self._prefix + COMMIT)]
+        answer, was_lost = await self._retry_transaction(compare, [*self._operations(writes), *more, mark], reads)
         if answer.succeeded:
             self._number, self._revision = number, int(answer.header.revision)
             return

@@ -297,8 +297,8 @@ async def find_dispatched_queues(etcd: Etcd) -> list[str]:
     found: list[str] = []
     for at in range(0, len(queues), 50):
         part = queues[at : at + 50]
-        looks = [get(Keys(queue).state, keys_only=True) for queue in part]
-        answer = await etcd.txn([], looks, repeat=True)
+        reads = [get(Keys(queue).state, keys_only=True) for queue in part]
+        answer = await etcd.txn([], reads, repeat=True)
         found += [queue for queue, one in zip(part, answer.responses, strict=True) if one.response_range.kvs]
     return found
 

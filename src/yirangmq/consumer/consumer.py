@@ -128,7 +128,7 @@ class Heartbeat:
 
 FINAL_SETTLE_SECONDS = 5.0
 """Upper bound, in seconds, of the wait for the last results after all other parts have ended."""
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 FORCED_STOP_SECONDS = 0.2
 """Upper bound of that wait, in seconds, after a second signal."""
 
@@ -308,7 +308,7 @@ class ConsumerRun:
         """Give programs that were sent a stop signal some time to end."""
         asked = [pool for pool in self._pools if pool.route.cancel is not None]
         while any(pool.busy for pool in asked) and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
     def _end(self, join_seconds: float) -> None:
         self.gate.set_state(ConsumerState.STOPPED)

@@ -63,9 +63,9 @@ class HandlerProcess:
         SIGKILL."""
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         with ExitStack() as stack, selectors.DefaultSelector() as selector:
-            look = self._watch(selector, stack)
+            timeout = self._watch(selector, stack)
             while self._process.poll() is None:
-                self._step(selector, min(look, self._patience(deadline, grace)))
+                self._step(selector, min(timeout, self._patience(deadline, grace)))
             self._read_stderr()
         return ProcessResult(self._process.returncode, self._tail, self._is_stopped)
 

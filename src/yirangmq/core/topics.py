@@ -140,7 +140,7 @@ class LogReader(Protocol):
         """Last confirmed sequence; 0 before the first record."""
 
     def refresh(self) -> int:
-        """Look for new records and return ``last``. A reader in the writing process is always up to date."""
+        """Check for new records and return ``last``. A reader in the writing process is always up to date."""
 
     def gaps(self) -> Sequence[Gap]: ...
 

@@ -109,7 +109,7 @@ def check_many(values: object, field: str) -> None:
 
 def check_callback(callback: object) -> None:
     if callback is not None and not callable(callback):
-        raise BadInput(f"{callback!r} cannot be called", field="told")
+        raise BadInput(f"{callback!r} cannot be called", field="on_receipt")
 
 
 # -- nearest known name ------------------------------------------------------------------------------------------------

@@ -175,8 +175,8 @@ def _samples(
 ) -> Iterable[str]:
     short = name.removeprefix("yirangmq_")
     if name in server:
-        told = server[name]
-        return _histogram(name, {}, told, 1) if isinstance(told, Histogram) else _plain(name, told)
+        value = server[name]
+        return _histogram(name, {}, value, 1) if isinstance(value, Histogram) else _plain(name, value)
     if short.startswith("queue_"):
         what = _ROW_OF.get(short, short.removeprefix("queue_"))
         return _plain(name, [(labels, float(row[what] or 0)) for labels, row in rows if what in row])

@@ -94,14 +94,14 @@ def validate(frame: DataFrame, schema: Mapping[str, Any], *, column: str = "valu
     _need(frame, column)
     text = json.dumps(schema)
     check_limits(schema, len(text), "schema", BadInput)
-    judge = SchemaValidator(text)
+    validator = SchemaValidator(text)
     try:
-        judge.ready()  # report a bad schema here instead of in a task
+        validator.ready()  # report a bad schema here instead of in a task
     except ImportError:
         raise MissingExtra("checking against a schema needs jsonschema-rs; pip install 'yirangmq[schema]'") from None
     except ValueError as error:
         raise BadInput(f"is no JSON Schema: {error}", field="schema") from None
-    complaints = F.udf(judge, ArrayType(StringType()), useArrow=True)
+    complaints = F.udf(validator, ArrayType(StringType()), useArrow=True)
     found = complaints(F.col(column).cast("binary"))  # as binary: invalid UTF-8 would stop the task
     return frame.withColumn(ERRORS, F.array_distinct(F.concat(_errors(frame), found)))
 

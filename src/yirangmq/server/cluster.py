@@ -18,9 +18,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from yirangmq.broker.bulk import BulkOperations
+from yirangmq.broker.expiry_sweeper import check_unmarked
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.group_commit_threads import ThreadedGroupCommitter
-from yirangmq.broker.housekeeping import check_unmarked
 from yirangmq.cluster.etcd.address import read_address
 from yirangmq.cluster.keys import InboxMessage
 from yirangmq.cluster.leadership import Leader

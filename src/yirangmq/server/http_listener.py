@@ -15,11 +15,11 @@ from yirangmq.core.errors import NotAllowed
 from yirangmq.protocols.context import ServerContext
 from yirangmq.protocols.http.auth import HttpAccess, OriginPolicy, RequestRateLimiter
 from yirangmq.protocols.http.connection import TokenDelays
+from yirangmq.protocols.http.limits import HttpLimits
 from yirangmq.protocols.http.mq.api import PREFIXES, MqApi, MqSettings
 from yirangmq.protocols.http.router import MountedRoutes
 from yirangmq.protocols.http.server import HttpSocketServer, RequestCoalescer, listen_tcp, listen_unix
 from yirangmq.protocols.http.static import ServerRoutes, add_dashboard
-from yirangmq.protocols.http.types import HttpLimits
 from yirangmq.protocols.http.v1.api import NativeApi
 from yirangmq.protocols.listen import ListenerOptions, format_address, remove_stale_socket, sockets_of
 

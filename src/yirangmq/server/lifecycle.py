@@ -27,9 +27,9 @@ from yirangmq.admin.health import StoreDisk
 from yirangmq.admin.monitoring import ServerMonitor
 from yirangmq.admin.registry import Done, Given, PagedMethods, read_arguments
 from yirangmq.admin.topics import TopicMethods
+from yirangmq.broker.cron_scheduler import Scheduler
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.queries import some_with_leases
-from yirangmq.broker.scheduler import Scheduler
 from yirangmq.broker.settle import Leases
 from yirangmq.config.config import Config
 from yirangmq.core.access import show as show_programs

@@ -25,12 +25,12 @@ from yirangmq.admin.health import FullStoreLatch, ServerHealth, StoreDisk
 from yirangmq.admin.monitoring import ServerMonitor
 from yirangmq.admin.registry import MethodRegistry, PagedMethods, ServerSources
 from yirangmq.admin.topics import TopicMethods
-from yirangmq.broker import housekeeping
+from yirangmq.broker import expiry_sweeper
 from yirangmq.broker.admission.workers import CheckWorkers
+from yirangmq.broker.cron_scheduler import Scheduler
+from yirangmq.broker.expiry_sweeper import check_unmarked
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.housekeeping import check_unmarked
 from yirangmq.broker.operations import QueueOperations
-from yirangmq.broker.scheduler import Scheduler
 from yirangmq.clock import SystemClock, TimeOrderedIds, processors, yield_processor
 from yirangmq.config.config import Config
 from yirangmq.config.settings import OFF
@@ -307,7 +307,7 @@ class Daemon:
 
     def _adopt_defaults(self) -> None:
         """Adopt changed defaults. Must run before anything acts on due messages."""
-        if self._committer.read(partial(housekeeping.have_changed, defaults=self._committer.operations.defaults)):
+        if self._committer.read(partial(expiry_sweeper.have_changed, defaults=self._committer.operations.defaults)):
             from yirangmq.broker.bulk import BulkOperations  # an ordinary start does not load it
             from yirangmq.broker.group_commit_threads import ThreadedGroupCommitter
 

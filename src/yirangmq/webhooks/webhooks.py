@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yirangmq.admin.registry import Done, Given, MethodRegistry, read_arguments
+from yirangmq.broker.cron_scheduler import PolicyTimer
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.scheduler import PolicyTimer
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound, QueueError
 from yirangmq.core.policy import QueuePolicy

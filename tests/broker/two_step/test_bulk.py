@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.broker.two_step.counter import Counter
-from yirangmq.broker import bulk, housekeeping
+from yirangmq.broker import bulk, expiry_sweeper
 from yirangmq.broker.bulk import failed_page
 from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.core.errors import BadPolicy
@@ -167,7 +167,7 @@ def test_timeout_defaults_changed_in_the_server_apply_to_messages_in_flight(coun
         assert other.stats() == expected
     assert other.stats("other") == {"draft": 1}
     counter.queues.bulk.adopt_defaults()
-    assert counter.run(lambda work: work.note(housekeeping.TIMEOUTS_NOTE)) == "60000/60000/300000"
+    assert counter.run(lambda work: work.note(expiry_sweeper.TIMEOUTS_NOTE)) == "60000/60000/300000"
 
 
 def test_policy_configure_changes_one_member_and_keeps_the_others(counter: Counter) -> None:

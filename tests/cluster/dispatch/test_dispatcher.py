@@ -11,7 +11,7 @@ import pytest
 from tests.support.etcd import EtcdCluster, at, keys_of, play, running
 from tests.support.wait import PATIENCE, soon
 from yirangmq.clock import SystemClock, TimeOrderedIds
-from yirangmq.cluster.clients import Consumer, Producer, ReceivedMessage
+from yirangmq.cluster.clients import EtcdConsumer, Producer, ReceivedMessage
 from yirangmq.cluster.dispatch import state
 from yirangmq.cluster.dispatch.dispatcher import DispatcherOptions
 from yirangmq.cluster.dispatch.state import InboxArrival
@@ -82,7 +82,7 @@ async def staged(etcds: EtcdCluster, queue: str, **settings: Any) -> AsyncIterat
         yield DispatcherHarness(etcds, client, queue)
 
 
-async def take(consumer: Consumer, count: int, *, ack: bool = True) -> list[ReceivedMessage]:
+async def take(consumer: EtcdConsumer, count: int, *, ack: bool = True) -> list[ReceivedMessage]:
     taken: list[ReceivedMessage] = []
     async for batch in consumer.batches():
         taken += batch
@@ -134,7 +134,7 @@ def test_dispatcher_reads_all_spellings_of_the_keys_as_one_queue(etcd: EtcdClust
 
 def test_dispatcher_numbers_have_no_gaps_while_producers_rewrite_their_keys(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
-        async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
+        async with staged(etcd, queue) as stage, EtcdConsumer(stage.client, queue, "bob") as consumer:
 
             async def restless(number: int) -> None:
                 for turn in range(30):
@@ -153,7 +153,7 @@ def test_dispatcher_numbers_have_no_gaps_while_producers_rewrite_their_keys(etcd
             assert numbers == list(range(1, len(numbers) + 1))
             assert len({one.name for one in taken if one.value == b"calm"}) == 150
 
-    async def take_until(consumer: Consumer, wanted: set[bytes]) -> list[ReceivedMessage]:
+    async def take_until(consumer: EtcdConsumer, wanted: set[bytes]) -> list[ReceivedMessage]:
         taken: list[ReceivedMessage] = []
         async for batch in consumer.batches():
             taken += batch
@@ -194,7 +194,7 @@ def test_dispatcher_counts_an_ack_that_arrives_before_the_answer_of_its_transact
         async with slow, at(*etcd.endpoints) as client:
             stage = DispatcherHarness(etcd, client, queue)
             task = asyncio.ensure_future(slow.node.run(stop))
-            async with Consumer(client, queue, "bob") as consumer:
+            async with EtcdConsumer(client, queue, "bob") as consumer:
                 await stage.producer.publish_many([b"%d" % number for number in range(40)])
                 taken = await take(consumer, 40)
                 assert [one.value for one in taken] == [b"%d" % number for number in range(40)]
@@ -271,7 +271,7 @@ def test_dispatcher_of_an_idle_queue_gives_up_the_lead_and_returns_with_the_next
         async with staged(etcd, queue, dispatcher_options=DispatcherOptions(idle_ms=200)) as stage:
             for number in (1, 2):
                 await stage.client.put(stage.keys.inbox("ann", "k"), b"%d" % number)
-                async with Consumer(stage.client, queue, "bob") as consumer:
+                async with EtcdConsumer(stage.client, queue, "bob") as consumer:
                     [one] = await take(consumer, 1)
                     assert one.number == number
                 await stage.lost(stage.keys.leader)
@@ -331,7 +331,7 @@ def test_etcd_lease_end_of_a_consumer_gives_its_messages_to_another(etcd: EtcdCl
             await stage.waits_for(stage.copy("ann", 3, "k3"))
             await stage.client.delete(stage.copy("ann", 2, "k2"))
             await stage.lost(stage.keys.ordered(2, b"k2"))
-            async with Consumer(stage.client, queue, "bob") as consumer:
+            async with EtcdConsumer(stage.client, queue, "bob") as consumer:
                 await stage.client.revoke(lease)
                 taken = await take(consumer, 2)
                 assert [(one.number, one.value) for one in taken] == [(1, b"1"), (3, b"3")]
@@ -370,7 +370,7 @@ def test_visibility_timeout_removes_a_silent_consumer_without_an_etcd_lease(etcd
             await stage.client.put(stage.keys.inbox("ann", "k"), b"1")
             await stage.waits_for(stage.copy("bob", 1, "k"))
             await stage.lost(stage.keys.home("bob"))
-            async with Consumer(stage.client, queue, "cid") as consumer:
+            async with EtcdConsumer(stage.client, queue, "cid") as consumer:
                 assert [one.number for one in await take(consumer, 1)] == [1]
 
     play(game())
@@ -378,7 +378,7 @@ def test_visibility_timeout_removes_a_silent_consumer_without_an_etcd_lease(etcd
 
 def test_nack_waits_for_its_backoff_and_a_final_reason_buries(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
-        async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
+        async with staged(etcd, queue) as stage, EtcdConsumer(stage.client, queue, "bob") as consumer:
             await stage.producer.publish(b"1", "k")
             [one] = await take(consumer, 1, ack=False)
             await consumer.nack(one, text="no luck", delay=0.3)
@@ -401,7 +401,7 @@ def test_nack_puts_the_message_behind_those_that_wait(etcd: EtcdCluster, queue: 
     async def game() -> None:
         async with (
             staged(etcd, queue, dispatcher_options=DispatcherOptions(window=1)) as stage,
-            Consumer(stage.client, queue, "bob") as bob,
+            EtcdConsumer(stage.client, queue, "bob") as bob,
         ):
             await stage.producer.publish_many([b"1", b"2", b"3"])
             [one] = await take(bob, 1, ack=False)
@@ -432,7 +432,7 @@ def test_dispatcher_holds_messages_during_a_pause_and_gives_a_late_consumer_all_
                 return book is not None and book.policy.paused and home in book.consumers
 
             await soon(lambda: is_in_line(300), what="all in line")
-            async with Consumer(client, queue, "bob") as consumer:
+            async with EtcdConsumer(client, queue, "bob") as consumer:
                 await soon(knows_the_pause_and_the_consumer, what="the dispatcher has seen both")
                 # The transaction that moves one more message is planned after that. It would also hand out the others.
                 await stage.producer.publish(values[300])
@@ -447,7 +447,7 @@ def test_dispatcher_holds_messages_during_a_pause_and_gives_a_late_consumer_all_
 
 def test_dispatcher_ignores_a_copy_that_it_did_not_write(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
-        async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob"):
+        async with staged(etcd, queue) as stage, EtcdConsumer(stage.client, queue, "bob"):
             await stage.client.put(stage.keys.inbox("ann", "k"), b"1")
             await stage.waits_for(stage.copy("bob", 1, "k"))
             forged = stage.copy("eve", 1, "k")
@@ -463,7 +463,7 @@ def test_dispatcher_ignores_a_copy_that_it_did_not_write(etcd: EtcdCluster, queu
 
 def test_dedup_makes_one_message_of_a_key_sent_again_unless_its_content_changed(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
-        async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
+        async with staged(etcd, queue) as stage, EtcdConsumer(stage.client, queue, "bob") as consumer:
             key = stage.keys.inbox("ann", "k")
             for value in (b"1", b"1", b"2"):
                 await stage.client.put(key, value)
@@ -483,7 +483,7 @@ def test_dispatcher_leaves_a_message_too_large_to_move_and_continues_with_the_ot
         async with (
             running(etcd.endpoints) as node,
             at(*etcd.endpoints) as client,
-            Consumer(client, queue, "bob") as consumer,
+            EtcdConsumer(client, queue, "bob") as consumer,
         ):
             stage = DispatcherHarness(etcd, client, queue)
             with pytest.raises(TooLarge, match="700000 bytes"):
@@ -510,11 +510,11 @@ def test_dispatcher_loses_nothing_when_its_state_key_is_deleted_by_hand(etcd: Et
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             stage = DispatcherHarness(etcd, client, queue)
-            async with running(etcd.endpoints), Consumer(client, queue, "bob") as consumer:
+            async with running(etcd.endpoints), EtcdConsumer(client, queue, "bob") as consumer:
                 await stage.producer.publish_many([b"1", b"2"])
                 assert len(await take(consumer, 2, ack=False)) == 2
             await client.delete(stage.keys.state)
-            async with running(etcd.endpoints), Consumer(client, queue, "cid") as consumer:
+            async with running(etcd.endpoints), EtcdConsumer(client, queue, "cid") as consumer:
                 await stage.producer.publish(b"3")
                 taken = await take(consumer, 3)
                 assert {one.value: one.number for one in taken} == {b"1": 1, b"2": 2, b"3": 3}
@@ -537,7 +537,7 @@ def test_policy_with_members_that_a_cluster_does_not_support_is_refused(etcd: Et
 
 def test_etcd_compaction_of_the_history_loses_no_message(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
-        async with staged(etcd, queue, compact=0.05) as stage, Consumer(stage.client, queue, "bob") as consumer:
+        async with staged(etcd, queue, compact=0.05) as stage, EtcdConsumer(stage.client, queue, "bob") as consumer:
             sent: Sequence[bytes] = [b"%d" % number for number in range(500)]
             taking = asyncio.ensure_future(take(consumer, 500))
             for start in range(0, 500, 25):
@@ -567,7 +567,7 @@ def test_dispatcher_processes_every_ack_while_consumers_come_and_go(
     async def game() -> None:
         async with staged(etcd, queue, dispatcher_options=DispatcherOptions(window=3)) as stage:
             for name in ("bob", "ann", "bob", "cid", "ann", "dan"):
-                async with Consumer(stage.client, queue, name, seconds=60) as consumer:
+                async with EtcdConsumer(stage.client, queue, name, seconds=60) as consumer:
                     await stage.producer.publish_many([b"%d" % number for number in range(20)])
                     assert len(await take(consumer, 20)) == 20
                     await soon(stage.is_drained, what=f"all acks of {name} were heard")
@@ -583,7 +583,7 @@ def test_dispatcher_reads_messages_that_exceed_its_memory_later_in_order(
     monkeypatch.setattr("yirangmq.cluster.dispatch.state.MAX_INBOX_BYTES", 5)
 
     async def game() -> None:
-        async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
+        async with staged(etcd, queue) as stage, EtcdConsumer(stage.client, queue, "bob") as consumer:
             await stage.producer.publish_many([b"%03d" % number for number in range(300)])
             taken = [one.value for one in await take(consumer, 300)]
             assert taken == [b"%03d" % number for number in range(300)]
@@ -609,7 +609,7 @@ def test_retention_deletes_old_dead_letters_of_a_dispatched_queue(etcd: EtcdClus
     async def game() -> None:
         async with staged(etcd, queue) as stage:
             await write_policy(stage.client, queue, b'{"dlq": {"retentionDays": 0}, "retry": {"limit": 0}}')
-            async with Consumer(stage.client, queue, "bob") as consumer:
+            async with EtcdConsumer(stage.client, queue, "bob") as consumer:
                 await stage.producer.publish(b"1", "k")
                 [one] = await take(consumer, 1, ack=False)
                 await consumer.nack(one)
@@ -642,7 +642,7 @@ def test_dispatcher_ignores_foreign_keys_and_unreadable_values_in_its_queue(etcd
                 await client.put(stage.keys.base + key, b"what is this?")
             await client.put(stage.keys.state, b"not json")
             await client.put(stage.keys.policy, b"nor this")
-            async with running(etcd.endpoints), Consumer(client, queue, "cid") as consumer:
+            async with running(etcd.endpoints), EtcdConsumer(client, queue, "cid") as consumer:
                 await stage.producer.publish_many([b"1", b"2"])
                 taken = [one.value for one in await take(consumer, 3)]
                 assert sorted(taken) == [b"1", b"2", b"what is this?"]  # "p/" is a message without a name
@@ -665,7 +665,7 @@ def test_dispatcher_is_restarted_after_a_fault_and_serves_its_queue(
     monkeypatch.setattr(DispatchRecovery, "read", read_or_fail)
 
     async def game() -> None:
-        async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
+        async with staged(etcd, queue) as stage, EtcdConsumer(stage.client, queue, "bob") as consumer:
             await stage.producer.publish(b"1")
             assert [one.value for one in await take(consumer, 1)] == [b"1"]
 

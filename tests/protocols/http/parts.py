@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 from yirangmq.core.errors import QueueError
 from yirangmq.protocols.http.connection import HttpConnection, HttpContext
+from yirangmq.protocols.http.limits import HttpLimits
 from yirangmq.protocols.http.responses import ResponseTails
 from yirangmq.protocols.http.router import HandlerRoutes, Params
-from yirangmq.protocols.http.types import BodyWriter, Exchange, HttpLimits, Request, Response
+from yirangmq.protocols.http.types import BodyWriter, Exchange, Request, Response
 
 MOST_BODY = 100_000
 STATUS = {

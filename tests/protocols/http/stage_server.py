@@ -10,9 +10,10 @@ import sys
 
 from tests.protocols.http.parts import RouteRecorder
 from yirangmq.observe.metrics import resident_bytes
+from yirangmq.protocols.http.limits import HttpLimits
 from yirangmq.protocols.http.router import Params
 from yirangmq.protocols.http.server import HttpSocketServer, listen_tcp
-from yirangmq.protocols.http.types import Exchange, HttpLimits, Request, Response
+from yirangmq.protocols.http.types import Exchange, Request, Response
 
 TICK_SECONDS = 0.2
 

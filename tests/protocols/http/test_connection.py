@@ -7,7 +7,8 @@ import pytest
 from tests.protocols.http.parts import MOST_BODY, Bench
 from tests.support.http import Answer, Answers, request
 from yirangmq.core.errors import NotAllowed, QuotaExceeded
-from yirangmq.protocols.http.types import HttpLimits, Request, Response
+from yirangmq.protocols.http.limits import HttpLimits
+from yirangmq.protocols.http.types import Request, Response
 
 HOST = b"Host: a\r\n"
 GET = b"GET /echo HTTP/1.1\r\n" + HOST + b"\r\n"

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.protocols.http.parts import TOKENS, Bench, answer_all
 from tests.support.http import Answers, request
-from yirangmq.protocols.http.types import HttpLimits, Response
+from yirangmq.protocols.http.limits import HttpLimits
+from yirangmq.protocols.http.types import Response
 
 streams = st.lists(st.sampled_from(TOKENS) | st.binary(max_size=8), max_size=25).map(b"".join)
 MANY = settings(max_examples=5 * settings().max_examples)

@@ -17,9 +17,10 @@ from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.errors import CannotListen
+from yirangmq.protocols.http.limits import HttpLimits
 from yirangmq.protocols.http.router import HandlerRoutes, Params
 from yirangmq.protocols.http.server import HttpSocket, HttpSocketServer, listen_tcp, listen_unix
-from yirangmq.protocols.http.types import Exchange, HttpLimits, Request, Response
+from yirangmq.protocols.http.types import Exchange, Request, Response
 from yirangmq.stores.memory import MemoryStore
 
 

@@ -58,7 +58,7 @@ class Broadcast:
 
     def __init__(self, operations: BroadcastOperations) -> None:
         self._operations = operations
-        self._looked: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._examined: dict[str, tuple[int, tuple[str, ...]]] = {}
 
     def fan_out(self, transaction: Transaction, queue: str, members: Sequence[str], now: int) -> bool:
         """Copy the first ready messages for all members. Return True if there may be more.
@@ -94,10 +94,10 @@ class Broadcast:
         self._operations.event_buffer.settled("ack", done, now)
 
     def _dead_letter_abandoned(self, transaction: Transaction, queue: str, members: Sequence[str], now: int) -> None:
-        looked_at, known = self._looked.get(queue, (0, ()))
-        if known == tuple(members) and 0 <= now - looked_at < SEARCH_INTERVAL_MS:
+        examined_at, known = self._examined.get(queue, (0, ()))
+        if known == tuple(members) and 0 <= now - examined_at < SEARCH_INTERVAL_MS:
             return
-        self._looked[queue] = now, tuple(members)
+        self._examined[queue] = now, tuple(members)
         lines = {validation.line_of(name) for name in members}
         gone = [line for line in islice(targets(transaction, queue), MAX_CONSUMERS_PER_SEARCH) if line not in lines]
         policy = transaction.policy(queue)
@@ -107,7 +107,7 @@ class Broadcast:
                 row for row in addressed(transaction, queue, line, MAX_COPIES_PER_CONSUMER) if is_copy(row.id, line)
             ]
             if rows:
-                self._looked.pop(queue, None)  # search again: more may remain, or become ready in a group
+                self._examined.pop(queue, None)  # search again: more may remain, or become ready in a group
             for row in rows:
                 outcome = transitions.abandon(row, policy, now, "its consumer is no longer one of this queue")
                 changes.append(Change(row, outcome.message, outcome.failure))

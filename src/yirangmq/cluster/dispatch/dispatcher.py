@@ -239,8 +239,8 @@ class Dispatcher:
         leader = answer.responses[0].response_range.kvs
         if not leader or leader[0].create_revision != fence:
             raise LeadershipLost(self._keys.queue)
-        looks = [get(one.key, keys_only=True) for one in batch.moves]
-        found = await self._etcd.txn([], looks, repeat=True)
+        reads = [get(one.key, keys_only=True) for one in batch.moves]
+        found = await self._etcd.txn([], reads, repeat=True)
         planner.drop_changed(queue_state, batch, found.responses)
 
     def _make_smaller(self, queue_state: EtcdQueueState, batch: PlannedTransaction) -> None:

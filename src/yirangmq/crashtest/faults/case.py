@@ -127,7 +127,7 @@ def _sweep(protocol: ProtocolTestClient, given: Any, token: bytes) -> None:
 
 def _drop(protocol: ProtocolTestClient, given: Any, token: bytes) -> None:
     assert isinstance(protocol, EmbeddedTestClient)
-    protocol.do(lambda queues: [queues.drop(QUEUE, [look.message.id for look in queues.peek(QUEUE)])])
+    protocol.do(lambda queues: [queues.drop(QUEUE, [view.message.id for view in queues.peek(QUEUE)])])
 
 
 def nothing(protocol: ProtocolTestClient, token: bytes) -> None:

@@ -71,7 +71,7 @@ unique."""
 
 
 def owner_of(process: int) -> Owner | None:
-    """Return the Java process above this process, or the process itself. None if ``/proc`` does not tell."""
+    """Return the Java process above this process, or the process itself. None if ``/proc`` does not show it."""
     here = process
     for _ in range(10):
         found = _stat(here)

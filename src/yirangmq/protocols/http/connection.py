@@ -18,19 +18,11 @@ from yirangmq.core.errors import BadInput, QueueError, QuotaExceeded, Unavailabl
 from yirangmq.observe.logs import log
 from yirangmq.protocols.http.auth import ACCEPTED, PREFLIGHT, OriginPolicy, OriginVerdict
 from yirangmq.protocols.http.head_cache import HeadCache
+from yirangmq.protocols.http.limits import HttpLimits
 from yirangmq.protocols.http.parser import HttpParser
 from yirangmq.protocols.http.pipelining import RequestState, ResponseQueue, ResponseTransport
 from yirangmq.protocols.http.responses import ResponseTails, plain, refusal, refuse_content_coding, too_large
-from yirangmq.protocols.http.types import (
-    Headers,
-    HttpLimits,
-    HttpRoute,
-    Request,
-    RequestHead,
-    RequestRefused,
-    Routes,
-    new_request,
-)
+from yirangmq.protocols.http.types import Headers, HttpRoute, Request, RequestHead, RequestRefused, Routes, new_request
 
 # -- slow clients ------------------------------------------------------------------------------------------------------
 

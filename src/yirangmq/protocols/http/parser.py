@@ -10,7 +10,8 @@ from typing import Any, NoReturn, Protocol
 import httptools
 
 from yirangmq.protocols.http.head_cache import CachedRequest, HeadCache
-from yirangmq.protocols.http.types import SINGLE, HttpLimits, RequestHead, RequestRefused, check_head
+from yirangmq.protocols.http.limits import HttpLimits
+from yirangmq.protocols.http.types import SINGLE, RequestHead, RequestRefused, check_head
 
 PARSE_STEP = 4096
 """Bytes parsed per step outside of bodies. Bounds the number of requests parsed before ``is_full`` is checked again."""

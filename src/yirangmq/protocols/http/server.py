@@ -25,8 +25,9 @@ from yirangmq.core.ports import Transaction
 from yirangmq.observe.logs import log
 from yirangmq.protocols.http.auth import OriginPolicy
 from yirangmq.protocols.http.connection import HttpConnection, HttpContext
+from yirangmq.protocols.http.limits import HttpLimits
 from yirangmq.protocols.http.responses import ResponseTails, encode, plain
-from yirangmq.protocols.http.types import HttpLimits, Request, Routes
+from yirangmq.protocols.http.types import Request, Routes
 from yirangmq.protocols.listen import (
     ProtocolGuard,
     local_host,

@@ -125,7 +125,7 @@ def _send_heartbeat(session: "StompSession", state: str) -> None:
         "consumerId": session.registry_name,
         "host": session.peer(),
         "pid": 0,
-        "queues": sorted({taker.window.queue for taker in queue_leases.subscriptions.values()}),
+        "queues": sorted({subscription.window.queue for subscription in queue_leases.subscriptions.values()}),
         "startedAt": session.started_at,
         "state": str(state),
         "inWork": queue_leases.unsettled,

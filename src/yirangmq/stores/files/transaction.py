@@ -15,12 +15,13 @@ from yirangmq.core.message import Counts, Envelope, Message, MessageFailure, sum
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import AddResult, Change, Page
 from yirangmq.core.states import State
+from yirangmq.stores.files.deduplication import DeduplicationKeys
 from yirangmq.stores.files.dropped import import_dropped
 from yirangmq.stores.files.index import Index
 from yirangmq.stores.files.message_file import UnreadableContent
 from yirangmq.stores.files.metadata import Policies, Rotation, note_keys, read_note
 from yirangmq.stores.files.names import FileRow
-from yirangmq.stores.files.overlay import DeduplicationKeys, Overlay, PendingChanges, RejectedFile
+from yirangmq.stores.files.overlay import Overlay, PendingChanges, RejectedFile
 from yirangmq.stores.files.view import DiskView, Order, order_of
 
 

@@ -120,8 +120,8 @@ def commits(data: bytes, position: RedoPosition) -> Iterator[list[LoggedStatemen
     """Yield the statements of each valid record, in order."""
     statements: list[str] = []
     for body in bodies(data, position):
-        new, changes, *anew = marshal.loads(body)
-        if anew == [True]:
+        new, changes, *starts_table = marshal.loads(body)
+        if starts_table == [True]:
             statements = []
         statements += new
         yield [(statements[number], is_many, values) for number, is_many, values in changes]

@@ -415,7 +415,7 @@ class ServedSqliteStore(SqliteStore):
             yield from super().check(repair=repair)
 
     def _salvage(self) -> list[Finding]:
-        is_copied_aside = self._checkpointer is not None
+        has_checkpointer = self._checkpointer is not None
         if self._checkpointer is not None:
             self._checkpointer.close()
         self._changes.close_file()
@@ -425,7 +425,7 @@ class ServedSqliteStore(SqliteStore):
             self._record()
             self._changes.start(read_position(self._db))
             self._is_open = False
-            self._checkpointer = self._new_checkpointer() if is_copied_aside else None
+            self._checkpointer = self._new_checkpointer() if has_checkpointer else None
 
     def _new_checkpointer(self) -> Checkpointer:
         """Create the checkpointer; a small reserve limits the length of the WAL."""

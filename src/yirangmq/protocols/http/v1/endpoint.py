@@ -244,7 +244,7 @@ class EndpointCall:
         return lru_cache(MAX_VISIBILITY_ENTRIES)(lambda name: bool(name) and grant.allows(verb, name))
 
     def may_see_all(self) -> bool:
-        """Return True if this client may look at the whole server."""
+        """Return True if this client has the scope ``look`` on the whole server."""
         grant = self._grant()
         return grant is None or grant.allows(LOOK, None)
 

@@ -65,7 +65,7 @@ PUBLIC = ("server", "node", "role", "uptimeSec", "overdue", "queues", "cursor", 
 
 
 def health(call: EndpointCall) -> None:
-    """Return the health report. Texts of reasons may name queues, so only clients that may look at the whole server
+    """Return the health report. Texts of reasons may name queues, so only clients with the scope ``look`` on the server
     get them."""
     may_see_all = call.may_see_all()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.queues import DAY, SECOND, dead_letters, exhaust, state, take, taken
-from yirangmq.broker.housekeeping import MAX_PER_SWEEP
+from yirangmq.broker.expiry_sweeper import MAX_PER_SWEEP
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import NotFound
 from yirangmq.core.message import Counts, Reason

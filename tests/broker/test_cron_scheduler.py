@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.session import Client, Server
-from yirangmq.broker.scheduler import Scheduler
+from yirangmq.broker.cron_scheduler import Scheduler
 from yirangmq.core.errors import BadPolicy
 from yirangmq.core.ports import Store
 from yirangmq.stores.memory import MemoryStore
