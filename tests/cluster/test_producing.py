@@ -94,7 +94,7 @@ def test_quota_refuses_messages_before_etcd_is_full(tmp_path: Path, queue: str) 
 
     async def game(etcd: EtcdCluster) -> None:
         async with (
-            running(etcd.endpoints, quota=quota, look=0.02, compact=0.2),
+            running(etcd.endpoints, quota=quota, poll=0.02, compact=0.2),
             at(*etcd.endpoints) as client,
         ):
             producer = Producer(client, queue, "me", TimeOrderedIds())

@@ -241,7 +241,7 @@ async def running(
     """A node in this process, with an etcd client of its own."""
     address = EtcdAddress(endpoints=tuple(endpoints))
     stop = asyncio.Event()
-    given = ClusterNodeSettings(name=name, **{"lease": 10, "look": 0.05, "compact": 0.0, **settings})
+    given = ClusterNodeSettings(name=name, **{"lease": 10, "poll": 0.05, "compact": 0.0, **settings})
     async with Etcd(address) as client:
         node = ClusterNode(client, address, clock or SystemClock(), TimeOrderedIds(), given)
         task = asyncio.ensure_future(node.run(stop))

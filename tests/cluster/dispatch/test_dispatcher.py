@@ -414,7 +414,7 @@ def test_nack_puts_the_message_behind_those_that_wait(etcd: EtcdCluster, queue: 
 def test_dispatcher_holds_messages_during_a_pause_and_gives_a_late_consumer_all_of_them(
     etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yirangmq.cluster.dispatch.planner.AHEAD", 10)  # the rest is read back from etcd
+    monkeypatch.setattr("yirangmq.cluster.dispatch.planner.MAX_READ_AHEAD", 10)  # the rest is read back from etcd
 
     async def game() -> None:
         async with running(etcd.endpoints) as node, at(*etcd.endpoints) as client:

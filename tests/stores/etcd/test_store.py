@@ -67,7 +67,7 @@ def test_etcd_commit_larger_than_a_request_is_stored_and_leaves_no_journal(addre
     again.close()
 
 
-@pytest.mark.parametrize("step", ["_seal", "_finish"])
+@pytest.mark.parametrize("step", ["_commit_marker", "_finish"])
 def test_etcd_journal_interrupted_before_its_commit_is_void_and_after_it_is_complete(
     address: EtcdAddress, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -89,7 +89,7 @@ def test_etcd_journal_interrupted_before_its_commit_is_void_and_after_it_is_comp
     again = opened(address)
     with again.transaction(write=False) as transaction:
         found = len(listed(transaction, QUEUE, State.READY))
-        assert found == (1 if step == "_seal" else 2 * MANY + 1)
+        assert found == (1 if step == "_commit_marker" else 2 * MANY + 1)
         assert transaction.counts(QUEUE).ready == found
     assert keys_of(address, b"j/") == []
     assert len(keys_of(address, b"b/")) == found
