@@ -67,7 +67,7 @@ class Game:
     async def rule(self, name: str) -> None:
         while not self.over.is_set():
             async with running(
-                self.etcds.endpoints, name, manner=DispatcherOptions(window=self.dice.choice((1, 7, 256)))
+                self.etcds.endpoints, name, dispatcher_options=DispatcherOptions(window=self.dice.choice((1, 7, 256)))
             ):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.5 + self.dice.random()):
