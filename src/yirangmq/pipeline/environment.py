@@ -21,7 +21,6 @@ import sys
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -163,10 +162,12 @@ def _extra(name: str) -> EnvironmentCheck:
 
 
 def _source() -> EnvironmentCheck:
-    is_there = find_spec("pyspark_yirangmq") is not None
-    return EnvironmentCheck(
-        'format("yirangmq")', is_there, "found by Spark" if is_there else "pyspark_yirangmq is not on the path"
-    )
+    try:
+        is_found = hasattr(import_module("pyspark_yirangmq"), "DefaultSource")
+    except ModuleNotFoundError:
+        return EnvironmentCheck('format("yirangmq")', False, "pyspark_yirangmq is not on the path")
+    found = "found by Spark" if is_found else "the installed PySpark lacks what the data source needs"
+    return EnvironmentCheck('format("yirangmq")', is_found, found)
 
 
 def _broker(address: str) -> EnvironmentCheck:
