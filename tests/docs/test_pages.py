@@ -11,6 +11,7 @@ import pytest
 
 import yirangmq
 from tests.support.pages import code_blocks
+from tests.support.source_tree import source_files
 from yirangmq.core.errors import every_error
 from yirangmq.core.policy import read_policy, show_policy
 from yirangmq.format.envelope import read as read_envelope
@@ -86,7 +87,6 @@ def test_repository_files_mention_nothing_outside_the_project() -> None:
     forbidden = re.compile(
         r"/work/|pypi\.org|files\.pythonhosted|deb\.debian|registry\.npmjs|\bClaude\b|language model", re.I
     )
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    texts = {name: (ROOT / name).read_text(errors="replace") for name in tracked if (ROOT / name).is_file()}
+    texts = {name: (ROOT / name).read_text(errors="replace") for name in source_files()}
     own = Path(__file__).relative_to(ROOT).as_posix()
     assert [name for name, text in texts.items() if name != own and forbidden.search(text)] == []

@@ -1,5 +1,5 @@
 """Which tests run in one process, because they share something that is dear to start: a Spark session, a browser, an
-etcd. By where they stand: the groups that pytest-xdist knows by marker hang on the node id, which pytest 9.2 no longer
+etcd, a package that was built. By where they stand: the groups that pytest-xdist knows by marker hang on the node id, which pytest 9.2 no longer
 lets it change."""
 
 from pathlib import PurePosixPath
@@ -15,7 +15,7 @@ def group_of(nodeid: str) -> str:
         return "spark"
     if folder == "dashboard":
         return "browser"
-    if folder == "cluster":
+    if folder in ("cluster", "deploy"):
         return str(path)
     return nodeid
 
