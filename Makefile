@@ -167,10 +167,13 @@ torture-faults: setup ## let every I/O call of each store fail in turn, alone an
 lock: ## pin anew what pyproject.toml asks for (LOCK_FLAGS=--upgrade takes newer versions)
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	$(PYTHON) -m venv "$$dir" && "$$dir/bin/pip" install --quiet uv && \
-	"$$dir/bin/uv" pip compile pyproject.toml --extra fast --extra schema --group build $(COMPILE) \
+	"$$dir/bin/uv" pip compile pyproject.toml --extra fast --extra schema $(COMPILE) \
 	    --output-file requirements.lock $(LOCK_FLAGS) && \
-	"$$dir/bin/uv" pip compile pyproject.toml --all-extras --group test --group lint --group build $(COMPILE) \
-	    --constraint requirements.lock --output-file requirements-dev.lock $(LOCK_FLAGS)
+	"$$dir/bin/uv" pip compile --group build $(COMPILE) \
+	    --constraint requirements.lock --output-file requirements-build.lock $(LOCK_FLAGS) && \
+	"$$dir/bin/uv" pip compile pyproject.toml --all-extras --group test --group lint --group build --group package \
+	    $(COMPILE) --constraint requirements.lock --constraint requirements-build.lock \
+	    --output-file requirements-dev.lock $(LOCK_FLAGS)
 
 clean: ## remove .venv, caches and builds
 	rm -rf $(VENV) .venv-bench .bench-peers .bench-activemq build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -181,7 +184,7 @@ COMPILE = --quiet --universal --python-version 3.11 --generate-hashes --no-emit-
 PIP = tools/again.sh $(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 5 --timeout 60
 
 # A stamp is older than its lock or pyproject.toml exactly when there is something to install.
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock requirements-build.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "Python 3.11 or later is needed, as $(PYTHON). If it has another name: make setup PYTHON=python3.12" >&2; \
 	    exit 1; }
@@ -189,7 +192,7 @@ $(READY): requirements.lock pyproject.toml
 	    echo "$(PYTHON) cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; \
 	    exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	$(PIP) --require-hashes -r requirements.lock
+	$(PIP) --require-hashes -r requirements.lock -r requirements-build.lock
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -1,6 +1,6 @@
 """Which tests run in one process, because they share something that is dear to start: a Spark session, a browser, an
-etcd, a package that was built. By where they stand: the groups that pytest-xdist knows by marker hang on the node id, which pytest 9.2 no longer
-lets it change."""
+etcd, a built package. By where they stand: the groups that pytest-xdist knows by marker hang on the node id, which
+pytest 9.2 no longer lets it change."""
 
 from pathlib import PurePosixPath
 
