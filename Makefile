@@ -164,6 +164,13 @@ torture-faults: setup ## let every I/O call of each store fail in turn, alone an
 	$(BIN)/yirangmq torture --faults --backend fs
 	$(BIN)/yirangmq torture --faults --backend log
 
+.PHONY: wheel deb
+wheel: setup ## the wheel and the sdist, in dist
+	$(BIN)/python -m hatchling build
+
+deb: setup ## the Debian package of the server, in dist (docs/guides/packages.md)
+	tools/deb.sh dist
+
 lock: ## pin anew what pyproject.toml asks for (LOCK_FLAGS=--upgrade takes newer versions)
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	$(PYTHON) -m venv "$$dir" && "$$dir/bin/pip" install --quiet uv && \
