@@ -54,6 +54,7 @@ ready: # what is installed and what is fetched, side by side
 	@$(MAKE) --no-print-directory -j 2 setup fetched
 fetched:
 	@tools/browser.sh && tools/etcd.sh && tools/faketime.sh
+	@tools/promtool.sh || echo "without promtool: the tests of alert rules are skipped" >&2
 
 WITH_CHECK = tools/beside.sh $(MAKE) --no-print-directory check --
 
@@ -71,6 +72,10 @@ etcd: ## etcd and etcdctl, for the tests of the cluster; fetched into .tools if 
 .PHONY: faketime
 faketime: ## libfaketime, for the tests of clocks; fetched into .tools if it is not here
 	@tools/faketime.sh
+
+.PHONY: promtool
+promtool: ## promtool, for the tests of alert rules; fetched into .tools if it is not here
+	@tools/promtool.sh
 
 .PHONY: trace-modules
 trace-modules: setup ## how many modules one publish and one catch-up touch, and how many are loaded (TRACE_FLAGS=--list: which)
