@@ -52,6 +52,7 @@ test-all: ready ## all tests, and check beside them
 .PHONY: ready fetched
 ready: # what is installed and what is fetched, side by side
 	@$(MAKE) --no-print-directory -j 2 setup fetched
+	@tools/kubernetes.sh || echo "without the schema of Kubernetes: its test is skipped" >&2
 fetched:
 	@tools/browser.sh && tools/etcd.sh && tools/faketime.sh
 	@tools/promtool.sh || echo "without promtool: the tests of alert rules are skipped" >&2
