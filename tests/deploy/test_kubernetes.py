@@ -81,7 +81,7 @@ def container(server_pod: dict[str, Any]) -> dict[str, Any]:
     return dict(container)
 
 
-@pytest.mark.skipif(not SCHEMA.exists(), reason="tools/kubernetes.sh has brought no schema")
+@pytest.mark.skipif(not SCHEMA.exists(), reason="the schema is not here; tools/kubernetes.sh fetches it")
 def test_kubernetes_resources_are_valid_by_the_schema_of_its_api() -> None:
     definitions = json.loads(SCHEMA.read_text())["$defs"]
     checked = 0

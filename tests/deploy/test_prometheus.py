@@ -23,7 +23,7 @@ RULES: list[dict[str, Any]] = [
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/yirangmq.json").read_text())
 UNPACKED = ROOT / ".tools/prometheus/promtool"
 PROMTOOL = shutil.which("promtool") or (str(UNPACKED) if UNPACKED.exists() else "")
-with_promtool = pytest.mark.skipif(not PROMTOOL, reason="tools/promtool.sh has brought no promtool")
+with_promtool = pytest.mark.skipif(not PROMTOOL, reason="promtool is not here; tools/promtool.sh fetches it")
 OF_PROMETHEUS = {"job", "instance", "pair", "le"}
 """Labels that Prometheus or its configuration adds; those of a metric are in docs/metrics.md."""
 

@@ -70,6 +70,9 @@ def test_sdist_can_run_its_own_tests(unpacked: Path) -> None:
     """All modules of tests are collected, and those of the core and of the pages run on the code of the sdist."""
     pytest_command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     environment = {**os.environ, "PYTHONPATH": str(unpacked / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    program = [sys.executable, "-c", "import yirangmq; print(yirangmq.__file__)"]
+    found = subprocess.run(program, env=environment, capture_output=True, text=True, check=True).stdout
+    assert found.strip() == str(unpacked / "src/yirangmq/__init__.py")
     for arguments in (["--collect-only", "-m", ""], ["tests/core", "tests/docs/test_pages.py"]):
         done = subprocess.run(
             [*pytest_command, *arguments], cwd=unpacked, env=environment, capture_output=True, text=True, check=False
