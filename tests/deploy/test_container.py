@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,17 @@ def test_container_copies_files_that_exist_and_are_in_the_build_context() -> Non
     assert copied == let_through
     assert [name for name in copied if not (ROOT / name).exists()] == []
     assert any(fnmatch.fnmatch("src/yirangmq/core/__pycache__", line) for line in patterns[1:])
+
+
+def test_container_copies_everything_that_the_wheel_is_made_of() -> None:
+    """What is missing in the build context would silently be missing in the wheel."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    target = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    sources = {path.partition("/")[0] for path in [*target.get("packages", []), *target.get("only-include", [])]}
+    needed = {*sources, project["project"]["readme"], *project["project"]["license-files"], "pyproject.toml"}
+    copied = {name for line in arguments_of("COPY") if "--from" not in line for name in line.split()[:-1]}
+    assert sources
+    assert needed - copied == set()
 
 
 def test_container_server_runs_as_a_user_without_privileges() -> None:

@@ -2,6 +2,7 @@
 
 import email
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -86,6 +87,17 @@ def test_wheel_holds_the_package_the_module_for_spark_and_nothing_else(wheel: Pa
     package = {name.removeprefix("src/") for name in source_files() if name.startswith("src/")}
     assert package - held == set()
     assert {name.partition("/")[0] for name in held} == {"yirangmq", "pyspark_yirangmq.py"}
+
+
+def test_wheel_size_and_that_of_its_files_are_stated(wheel: Path) -> None:
+    """Part L, "Must hold": the base install is below 20 MB without our own code, the package itself stated."""
+    with ZipFile(wheel) as archive:
+        size = sum(entry.file_size for entry in archive.infolist())
+    for page in ("docs/decisions/0001-dependencies.md", "docs/guides/packages.md"):
+        [stated] = re.findall(r"the package itself adds ([\d.]+) MB", (ROOT / page).read_text(), re.IGNORECASE)
+        assert size / 1e6 == pytest.approx(float(stated), rel=0.1), page
+    [stated] = re.findall(r"Its wheel has ([\d.]+) MB", (ROOT / "docs/decisions/0001-dependencies.md").read_text())
+    assert wheel.stat().st_size / 1e6 == pytest.approx(float(stated), rel=0.1)
 
 
 def test_wheel_metadata_has_the_readme_and_names_no_host(metadata: Message) -> None:

@@ -70,15 +70,6 @@ def test_base_install_has_a_documented_reason_for_each_package() -> None:
     assert [package for package in _needed() if package not in page] == []
 
 
-def test_base_install_page_states_the_size_of_the_package_itself() -> None:
-    """Part L, "Must hold": the package itself stated."""
-    page = (ROOT / "docs/decisions/0001-dependencies.md").read_text()
-    [stated] = re.findall(r"The package itself adds ([\d.]+) MB of files", page)
-    files = [*(ROOT / "src/yirangmq").rglob("*"), ROOT / "src/pyspark_yirangmq.py"]
-    size = sum(path.stat().st_size for path in files if path.is_file() and path.parent.name != "__pycache__")
-    assert size / 1e6 == pytest.approx(float(stated), rel=0.1)
-
-
 def test_extra_all_is_all_extras() -> None:
     extras = _project()["optional-dependencies"]
     [combined] = extras["all"]
