@@ -1,5 +1,6 @@
 """``yirangmq cluster`` as a user types it, against real members and a node."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,8 @@ from tests.cluster.troupe import Troupe
 from tests.support.etcd import EtcdCluster, at, play
 from tests.support.wait import PATIENCE, soon
 from yirangmq.cli import output
-from yirangmq.cluster.etcd.diagnostics import alarm_finding, check_version
+from yirangmq.cli.commands.cluster_status import repair_text
+from yirangmq.cluster.etcd.diagnostics import Repair, alarm_finding, check_version
 from yirangmq.cluster.keys import Keys
 from yirangmq.format.json_codec import loads
 
@@ -99,6 +101,34 @@ def test_cli_cluster_repair_frees_the_space_of_history(commands: Commands, etcd:
     done = commands("repair")
     [endpoint] = done["before"]
     assert done["after"][endpoint] < done["before"][endpoint]
+    assert done["freed"] == {endpoint: done["before"][endpoint] - done["after"][endpoint]}
+    assert done["leftOut"] == []
+
+
+def test_cli_cluster_repair_prints_the_sizes_of_each_member_and_those_that_were_left_out(tmp_path: Path) -> None:
+    """A file that grew freed nothing; the sizes of members are not added up."""
+    with EtcdCluster(tmp_path / "etcd", 3) as three:
+        for _ in range(10):
+            three.ctl("put", "/t/k", given=b"x" * 600_000)
+        commands = Commands(three)
+        lines = commands.text("repair").splitlines()
+        sizes = {endpoint: line for line in lines for endpoint in three.endpoints if line.startswith(f"{endpoint}: ")}
+        assert set(sizes) == set(three.endpoints)
+        for line in sizes.values():
+            before, after, freed = map(float, re.findall(r"([0-9.]+) MiB", line))
+            assert 5 < before < 9 > 2 > after
+            assert abs(before - after - freed) < 0.11
+        assert lines[-1] == "no alarm was raised"
+        commands._store = f"etcd://{three.endpoints[0]}"
+        [left] = [line for line in commands.text("repair").splitlines() if "not repaired" in line]
+        assert "n1, n2" in left
+    grown = Repair(9, {"h1": 20_480, "h2": 5 << 20}, {"h1": 24_576, "h2": 1 << 20}, 2, False, ())
+    assert grown.freed == {"h1": 0, "h2": 4 << 20}
+    assert repair_text(grown).splitlines() == [
+        "h1: 0.0 MiB before, 0.0 MiB after, 0.0 MiB freed",
+        "h2: 5.0 MiB before, 1.0 MiB after, 4.0 MiB freed",
+        "2 alarms lifted",
+    ]
 
 
 def test_cli_cluster_without_a_reachable_member_fails_with_exit_code_10(queue: str) -> None:

@@ -179,7 +179,7 @@ class ClusterNode:
                 await asyncio.sleep(STAGGER_SECONDS * len(self.dispatchers))
                 fence, seen = await self._try_acquire(keys, lease)
                 if fence:
-                    await self._lead(keys, fence)
+                    await self._lead(keys, fence, lease.id)
                 else:
                     await self._stand_by(keys, *seen)
             except (QueueError, RevisionCompacted) as error:
@@ -203,7 +203,7 @@ class ClusterNode:
             return int(held.create_revision), (0, 0)
         return 0, (revision + 1, int(held.create_revision))
 
-    async def _lead(self, keys: Keys, fence: int) -> None:
+    async def _lead(self, keys: Keys, fence: int, lease: int) -> None:
         queue, log_values = keys.queue, {"queue": keys.queue, "node": self._settings.name, "fence": fence}
         log.info("leadership_acquired", extra={"values": log_values})
         dispatcher = Dispatcher(
@@ -217,7 +217,7 @@ class ClusterNode:
         )
         self.dispatchers[queue] = dispatcher
         try:
-            await dispatcher.lead(fence)
+            await dispatcher.lead(fence, lease)
         except LeadershipLost:
             log.info("leadership_lost", extra={"values": log_values})
             self.dispatchers.pop(queue, None)

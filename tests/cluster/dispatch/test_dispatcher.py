@@ -13,11 +13,12 @@ from tests.support.wait import PATIENCE, soon
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster.clients import EtcdConsumer, Producer, ReceivedMessage
 from yirangmq.cluster.dispatch import state
-from yirangmq.cluster.dispatch.dispatcher import DispatcherOptions
+from yirangmq.cluster.dispatch.dispatcher import Dispatcher, DispatcherOptions
 from yirangmq.cluster.dispatch.state import InboxArrival
 from yirangmq.cluster.etcd.address import EtcdAddress
 from yirangmq.cluster.etcd.channel import RevisionCompacted
 from yirangmq.cluster.etcd.client import Etcd, prefix_end, put
+from yirangmq.cluster.etcd.quota import EtcdQuota
 from yirangmq.cluster.keys import Keys, write_policy
 from yirangmq.cluster.node import ClusterNode, ClusterNodeSettings
 from yirangmq.core.errors import BadPolicy, TooLarge
@@ -275,6 +276,61 @@ def test_dispatcher_of_an_idle_queue_gives_up_the_lead_and_returns_with_the_next
                     [one] = await take(consumer, 1)
                     assert one.number == number
                 await stage.lost(stage.keys.leader)
+
+    play(game())
+
+
+def test_leader_key_overwritten_by_a_client_is_restored_on_the_lease_of_its_leader(
+    etcd: EtcdCluster, queue: str
+) -> None:
+    """Once while the leader watches, and once before it began to watch. A plain put also takes the key off the lease,
+    so that it would outlive its leader."""
+
+    async def game() -> None:
+        async with staged(etcd, queue) as stage:
+            await stage.producer.publish(b"1")
+            await stage.waits_for(stage.keys.state)
+            before = await stage.client.get(stage.keys.leader)
+            assert before is not None
+
+            async def is_restored() -> bool:
+                found = await stage.client.get(stage.keys.leader)
+                return found is not None and (found.value, found.lease) == (b"here", before.lease)
+
+            for value in ("somebody", ""):
+                etcd.ctl("put", f"/q/{queue}", value)
+                await soon(is_restored, what="the name of the leader")
+            found = await stage.client.get(stage.keys.leader)
+            assert found is not None
+            assert found.create_revision == before.create_revision  # the same leader, without an election
+            await stage.producer.publish(b"2")
+            await soon(lambda: stage.has_in_line(2), what="it goes on")
+        async with at(*etcd.endpoints) as client:
+            assert await client.get(stage.keys.leader) is None
+
+    play(game())
+
+
+def test_leader_key_overwritten_before_the_leader_watches_is_restored(etcd: EtcdCluster, queue: str) -> None:
+    async def game() -> None:
+        async with at(*etcd.endpoints) as client:
+            keys = Keys(queue)
+            lease, _ = await client.grant(60)
+            fence = (await client.put(keys.leader, b"here", lease)).header.revision
+            await client.put(keys.leader, b"somebody")
+            dispatcher = Dispatcher(
+                client, queue, "here", SystemClock(), TimeOrderedIds(), EtcdQuota(), DispatcherOptions()
+            )
+            leading = asyncio.ensure_future(dispatcher.lead(fence, lease))
+
+            async def is_restored() -> bool:
+                found = await client.get(keys.leader)
+                return found is not None and (found.value, found.lease) == (b"here", lease)
+
+            await soon(is_restored, what="the name of the leader")
+            leading.cancel()
+            await asyncio.gather(leading, return_exceptions=True)
+            await client.revoke(lease)
 
     play(game())
 
@@ -657,10 +713,10 @@ def test_dispatcher_is_restarted_after_a_fault_and_serves_its_queue(
 
     read, faults = DispatchRecovery.read, iter([RuntimeError("planted")])
 
-    async def read_or_fail(self: DispatchRecovery, fence: int) -> Any:
+    async def read_or_fail(self: DispatchRecovery, *given: Any) -> Any:
         if (fault := next(faults, None)) is not None:
             raise fault
-        return await read(self, fence)
+        return await read(self, *given)
 
     monkeypatch.setattr(DispatchRecovery, "read", read_or_fail)
 

@@ -21,6 +21,7 @@ from yirangmq.core.errors import NotFound, QueueError, TimedOut
 if TYPE_CHECKING:
     from yirangmq.cluster.etcd.address import EtcdAddress
     from yirangmq.cluster.etcd.client import Etcd
+    from yirangmq.cluster.etcd.diagnostics import Repair
 
 
 # -- shared options and the etcd client --------------------------------------------------------------------------------
@@ -233,14 +234,25 @@ def run_repair(args: argparse.Namespace, screen: Screen) -> int:
 
     async def mend(etcd: "Etcd", address: "EtcdAddress") -> int:
         done = await repair(etcd, address, screen.note)
-        freed = sum(done.before.values()) - sum(done.after.values())
-        text = f"{freed >> 20} MiB freed, {done.lifted} alarms lifted"
-        if done.full:
-            text += f"; {STILL_FULL}"
-        screen.answer(done._asdict(), text)
+        document = done._asdict()
+        document["leftOut"] = list(document.pop("left_out"))
+        screen.answer(document | {"freed": done.freed}, repair_text(done))
         return output.UNHEALTHY if done.full else output.OK
 
     return run_with(args, mend)
+
+
+def repair_text(done: "Repair") -> str:
+    """Format the result of a repair: a line for each member, then what an operator has left to do."""
+    lines = []
+    for endpoint, freed in done.freed.items():
+        sizes = [size / 1024**2 for size in (done.before[endpoint], done.after[endpoint], freed)]
+        lines.append("{}: {:.1f} MiB before, {:.1f} MiB after, {:.1f} MiB freed".format(endpoint, *sizes))
+    if done.left_out:
+        lines.append(f"not repaired, because --store does not name them: {', '.join(done.left_out)}")
+    number = f"{done.lifted} alarm{'s' if done.lifted > 1 else ''} lifted" if done.lifted else "no alarm was raised"
+    lines.append(f"{number}; {STILL_FULL}" if done.full else number)
+    return "\n".join(lines)
 
 
 def _queue_option(parser: argparse.ArgumentParser) -> None:

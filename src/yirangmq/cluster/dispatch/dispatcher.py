@@ -151,6 +151,7 @@ class Dispatcher:
         self._quota = quota
         self._options = options
         self._recovery = DispatchRecovery(etcd, queue, node, clock, options.window)
+        self._lease = 0
         self._wake = asyncio.Event()
         self._failure: Exception | None = None
         self._most = MAX_MOVES
@@ -160,8 +161,9 @@ class Dispatcher:
         self._written_fullness = 0.0
         self.queue_state: EtcdQueueState | None = None
 
-    async def lead(self, fence: int) -> None:
-        """Dispatch until ``LeadershipLost`` or ``Idle`` is raised."""
+    async def lead(self, fence: int, lease: int = 0) -> None:
+        """Dispatch until ``LeadershipLost`` or ``Idle`` is raised. ``lease`` is the lease of the leader's key."""
+        self._lease = lease
         while True:
             try:
                 await self._lead(fence)
@@ -171,7 +173,7 @@ class Dispatcher:
 
     async def _lead(self, fence: int) -> None:
         self._failure = None
-        queue_state, revision = await self._recovery.read(fence)
+        queue_state, revision = await self._recovery.read(fence, self._lease)
         self.queue_state = queue_state
         watches = QueueWatches(self._etcd, self._keys, lambda event: self._on_event(event, fence), self._on_wake)
         watches.begin(revision + 1, queue_state.consumers)
@@ -334,6 +336,7 @@ class Dispatcher:
         if kv.key == self._keys.leader:
             if event.type == DELETE or kv.create_revision != fence:
                 raise LeadershipLost(self._keys.queue)
+            queue_state.check_leader_key(kv, self._lease)
             return
         match self._keys.parsed(kv.key):
             case InboxKey(sender, name) if event.type == PUT:

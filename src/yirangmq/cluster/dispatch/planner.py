@@ -21,6 +21,7 @@ from yirangmq.cluster.dispatch.state import (
     MAX_READ_AHEAD_BYTES,
     EtcdQueueState,
     InboxArrival,
+    KeyRewrite,
     LineRemoval,
     RegisteredConsumer,
     Revocation,
@@ -77,7 +78,7 @@ class PlannedTransaction:
     orphan_keys: int = 0
     returns: list[tuple[int, int, Revocation]] = field(default_factory=list)
     """(position among the answers, index, return)."""
-    rewrites: list[bytes] = field(default_factory=list)
+    rewrites: list[tuple[bytes, KeyRewrite]] = field(default_factory=list)
     drops: list[bytes] = field(default_factory=list)
     bytes: int = 0
     max_bytes: float = float("inf")
@@ -103,7 +104,7 @@ def plan(
     """Build the next transaction; it is empty if there is no work."""
     batch = _new_batch(queue_state, fence, now)
     batch.max_bytes = most.bytes
-    _repair_registrations(queue_state, batch)
+    _restore_keys(queue_state, batch)
     _revoke(queue_state, batch)
     if not queue_state.policy.paused:
         _deliver_returned(queue_state, batch, now)
@@ -183,11 +184,12 @@ def _runs(queue_state: EtcdQueueState) -> Iterator[list[LineRemoval]]:
         yield run
 
 
-def _repair_registrations(queue_state: EtcdQueueState, batch: PlannedTransaction) -> None:
-    for key, (revision, host) in list(queue_state.rewrites.items())[:10]:
-        batch.builder.add(client.nested([client.mod_revision_equals(key, revision)], [client.rewrite(key, host)]))
-        batch.rewrites.append(key)
-    for key, created in list(queue_state.drops.items())[:10]:
+def _restore_keys(queue_state: EtcdQueueState, batch: PlannedTransaction) -> None:
+    for key, wanted in islice(queue_state.rewrites.items(), 10):
+        put = client.rewrite(key, wanted.value) if wanted.lease is None else client.put(key, wanted.value, wanted.lease)
+        batch.builder.add(client.nested([client.mod_revision_equals(key, wanted.revision)], [put]))
+        batch.rewrites.append((key, wanted))
+    for key, created in islice(queue_state.drops.items(), 10):
         batch.builder.add(client.nested([client.create_revision_equals(key, created)], [client.delete(key)]))
         batch.drops.append(key)
 
@@ -325,8 +327,9 @@ def apply(queue_state: EtcdQueueState, batch: PlannedTransaction, responses: Any
         queue_state.bodies.pop(index, None)
     for answer_index, index, one in batch.returns:
         _apply_return(queue_state, index, one, responses[answer_index].response_txn.succeeded, revision)
-    for key in batch.rewrites:
-        queue_state.rewrites.pop(key, None)
+    for key, done in batch.rewrites:
+        if queue_state.rewrites.get(key) == done:  # it was not overwritten again meanwhile
+            del queue_state.rewrites[key]
     for key in batch.drops:
         queue_state.drops.pop(key, None)
     queue_state.next, queue_state.assigned = batch.next, batch.assigned

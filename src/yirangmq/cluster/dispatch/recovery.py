@@ -46,19 +46,24 @@ class DispatchRecovery:
         self._clock = clock
         self._window = window
 
-    async def read(self, fence: int) -> tuple[EtcdQueueState, int]:
-        """Return the recovered state and its revision. Raise ``LeadershipLost`` if this node does not lead."""
+    async def read(self, fence: int, lease: int = 0) -> tuple[EtcdQueueState, int]:
+        """Return the recovered state and its revision. Raise ``LeadershipLost`` if this node does not lead.
+
+        ``lease`` is the lease on which the leader's key should be."""
         keys = self._keys
         head = await self._etcd.txn(
-            [create_revision_equals(keys.leader, fence)], [get(keys.state), get(keys.policy)], repeat=True
+            [create_revision_equals(keys.leader, fence)],
+            [get(keys.leader), get(keys.state), get(keys.policy)],
+            repeat=True,
         )
         if not head.succeeded:
             raise LeadershipLost(keys.queue)
         revision = int(head.header.revision)
-        state, policy = (answer.response_range.kvs for answer in head.responses)
+        leader, state, policy = (answer.response_range.kvs for answer in head.responses)
         queue_state = EtcdQueueState(
             keys.queue, self._node, policy_of(keys.queue, policy[0].value if policy else b""), self._window
         )
+        queue_state.check_leader_key(leader[0], lease)
         is_known = _read_state(queue_state, state[0].value if state else b"")
         if not is_known:
             await self._derive_numbers(queue_state, revision)

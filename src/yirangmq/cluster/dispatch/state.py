@@ -130,6 +130,15 @@ class Revocation(NamedTuple):
     nack_key: bytes
 
 
+class KeyRewrite(NamedTuple):
+    """Value to restore to a key that was overwritten at ``revision``. ``lease`` is the lease to attach; None keeps the
+    lease that the key has."""
+
+    revision: int
+    value: bytes
+    lease: int | None = None
+
+
 @dataclass(slots=True)
 class RegisteredConsumer:
     """A registered consumer. ``near``: it is at this node. ``held``: numbers of its unacked messages."""
@@ -183,7 +192,7 @@ class EtcdQueueState:
         self.revoked_at: dict[int, int] = {}
         """Revision at which the dispatcher deleted the copy of a returned message: the event of that delete is not an
         ack."""
-        self.rewrites: dict[bytes, tuple[int, bytes]] = {}
+        self.rewrites: dict[bytes, KeyRewrite] = {}
         self.drops: dict[bytes, int] = {}
         self.orphan_keys: deque[bytes] = deque()
         self.moved: OrderedDict[tuple[bytes, bytes], tuple[bytes, int]] = OrderedDict()
@@ -192,7 +201,14 @@ class EtcdQueueState:
         self._delays: list[tuple[int, int]] = []
         self._places: list[tuple[int, int]] = []
 
-    # -- events of consumers -------------------------------------------------------------------------------------------
+    # -- events of the leader's key and of consumers -------------------------------------------------------------------
+
+    def check_leader_key(self, kv: Any, lease: int) -> None:
+        """Restore the leader's key if a client changed its value, or took it off the leader's lease by a plain put."""
+        if kv.value == self.node.encode() and kv.lease == lease:
+            self.rewrites.pop(kv.key, None)
+        else:
+            self.rewrites[kv.key] = KeyRewrite(kv.mod_revision, self.node.encode(), lease)
 
     def register(self, home: bytes, kv: Any) -> None:
         """Add a consumer. A changed value of a known registration is rewritten to the first value, unless the consumer
@@ -208,7 +224,7 @@ class EtcdQueueState:
         if kv.value == known.host:
             self.rewrites.pop(kv.key, None)
         else:
-            self.rewrites[kv.key] = (kv.mod_revision, known.host)
+            self.rewrites[kv.key] = KeyRewrite(kv.mod_revision, known.host)
 
     def unregister(self, home: bytes, key: bytes, now: int) -> None:
         """Remove a consumer that left or lost its lease; its messages come back."""

@@ -25,6 +25,8 @@ PAGE = 500
 EQUAL, GREATER, LESS = 0, 1, 2
 VERSION, CREATE, MOD = 0, 1, 2
 NO_PUT, NO_DELETE = 0, 1
+PHYSICAL_COMPACTION_SECONDS = 120.0
+"""Timeout of a compaction that waits for its end."""
 
 _make = channel.MESSAGES
 Op = _make["RequestOp"]
@@ -146,8 +148,11 @@ class Etcd:
         except NotFound:
             return
 
-    async def compact(self, revision: int) -> None:
-        await self.connection.call(channel.COMPACT, channel.COMPACT.request(revision=revision), repeat=True)
+    async def compact(self, revision: int, *, physical: bool = False) -> None:
+        """Drop the history before a revision. ``physical``: return when the member that answers has freed the space."""
+        request = channel.COMPACT.request(revision=revision, physical=physical or None)
+        seconds = PHYSICAL_COMPACTION_SECONDS if physical else 0.0
+        await self.connection.call(channel.COMPACT, request, repeat=True, seconds=seconds)
 
 
 # -- list and watch ----------------------------------------------------------------------------------------------------

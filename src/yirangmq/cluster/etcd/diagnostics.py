@@ -187,6 +187,13 @@ class Repair(NamedTuple):
     lifted: int
     full: bool
     """Still full after the repair: its data is in use."""
+    left_out: tuple[str, ...]
+    """Names of the members that the address does not name: they were not defragmented."""
+
+    @property
+    def freed(self) -> dict[str, int]:
+        """Bytes freed by endpoint. A small file may be larger after its defragmentation: that frees 0."""
+        return {endpoint: max(0, size - self.after[endpoint]) for endpoint, size in self.before.items()}
 
 
 async def repair(etcd: Etcd, address: EtcdAddress, report: Callable[[str], None]) -> Repair:
@@ -195,7 +202,7 @@ async def repair(etcd: Etcd, address: EtcdAddress, report: Callable[[str], None]
     revision = max(member.revision for member in members)
     report(f"compacts to revision {revision}")
     try:
-        await etcd.compact(revision)
+        await etcd.compact(revision, physical=True)
     except RevisionCompacted:
         report("was compacted already")
     after: dict[str, int] = {}
@@ -207,7 +214,9 @@ async def repair(etcd: Etcd, address: EtcdAddress, report: Callable[[str], None]
     for alarm in alarms:
         await upkeep.disarm(alarm)
     before = {member.endpoint: member.size for member in members}
-    return Repair(revision, before, after, len(alarms), await _is_full(etcd))
+    done = {member.id for member in members}
+    left_out = tuple(sorted(one.name or f"{one.ID:x}" for one in await upkeep.members() if one.ID not in done))
+    return Repair(revision, before, after, len(alarms), await _is_full(etcd), left_out)
 
 
 async def _is_full(etcd: Etcd) -> bool:
