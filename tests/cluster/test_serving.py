@@ -86,6 +86,28 @@ def test_served_queue_takes_in_messages_put_by_etcdctl(two: Served, etcd: EtcdCl
         assert there.lease(queue) == []
 
 
+def test_served_store_reports_the_keys_of_etcd_clients_that_it_ignores(
+    two: Served, etcd: EtcdCluster, queue: str, tmp_path: Path
+) -> None:
+    """A name that no served queue can have, and a consumer's key: both belong to dispatched queues."""
+    keys = {f"/q/{queue}작업/p/ann/k": f"/q/{queue}작업/", f"/q/{queue}/c/me/": f"/q/{queue}/c/me/"}
+    for key in keys:
+        etcd.ctl("put", key, "1")
+    try:
+        leader = two.nodes[two.leader()]
+        with connect(leader.address) as client:
+            until(lambda: "\nyirangmq_cluster_ignored_keys 2\n" in client.call("metrics"))
+            assert client.call("status")["cluster"]["ignoredKeys"] == 2
+        reasons = {one["key"]: one["reason"] for one in leader.events() if one["event"] == "etcd_key_ignored"}
+        assert set(reasons) == set(keys.values())
+        assert "a served queue cannot have this name" in reasons[f"/q/{queue}작업/"]
+        told = run_command(tmp_path, "cluster", "status", "--store", two.url, "--json")
+        assert json.loads(told.stdout)["ignored"] == [{"key": key, "reason": reasons[key]} for key in sorted(reasons)]
+    finally:
+        for key in keys:
+            etcd.ctl("del", key)
+
+
 def test_served_and_dispatched_queues_exclude_each_other_in_one_etcd(
     two: Served, etcd: EtcdCluster, queue: str, tmp_path: Path
 ) -> None:

@@ -7,14 +7,15 @@ etcd cannot grant deletes without puts, so "a consumer may only delete" cannot b
 write below its own prefix; the leader ignores keys that the consumer puts there."""
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import NamedTuple
 
+from yirangmq.cluster.discovery import find_queues
 from yirangmq.cluster.etcd import channel
 from yirangmq.cluster.etcd.address import DEFAULT_NAME
 from yirangmq.cluster.etcd.client import Etcd, create_revision_equals, delete, get, list_and_watch, prefix_end
-from yirangmq.cluster.keys import ROOTS, Keys, RegistrationKey
+from yirangmq.cluster.keys import ROOTS, DeliveryKey, Keys, RegistrationKey
 from yirangmq.cluster.leadership import leader_key, prefix_of
-from yirangmq.cluster.node import find_queues
 from yirangmq.core.errors import BadInput, NotFound, QueueError, WrongState
 from yirangmq.format.json_codec import loads
 
@@ -46,27 +47,26 @@ async def queue_status(etcd: Etcd, queue: str) -> DispatchedQueueStatus:
     keys = Keys(queue)
     base = keys.base
     counted = [(base + b"0", keys.ordered_end), (base + b"r/", base + b"r0"), (base + b"dead/", base + b"dead0")]
-    counted += [(start[:-1] + b"i", end) for start, end in keys.watched()]
-    homes = [get(start, start[:-1] + b"d", keys_only=True) for start, _ in keys.watched()]
-    reads = [get(keys.leader), get(keys.state), get(keys.policy, count_only=True)]
+    counted += keys.inbox_places()
+    homes = [get(start, end, keys_only=True) for start, end in keys.consumers()]
+    reads = [get(keys.leader), get(keys.state)]
     reads += [get(start, end, count_only=True) for start, end in counted]
     answer = await etcd.txn([], [*reads, *homes], repeat=True)
     found = [one.response_range for one in answer.responses]
     leader, state = (one.kvs[0].value if one.kvs else b"" for one in found[:2])
-    policies, line, notes, dead, *inboxes = (one.count for one in found[2:8])
-    under = [keys.parsed(kv.key) for one in found[8:] for kv in one.kvs]
-    consumers = sum(isinstance(one, RegistrationKey) for one in under)
+    line, notes, dead, *inboxes = (one.count for one in found[2 : -len(homes)])
+    under = [keys.parsed(kv.key) for one in found[-len(homes) :] for kv in one.kvs]
     kept = _numbers(state)
     return DispatchedQueueStatus(
         queue=queue,
         leader=leader.decode("utf-8", "backslashreplace"),
-        inbox=sum(inboxes) - policies,
+        inbox=sum(inboxes),
         line=line,
         waiting=kept["next"] - 1 - kept["assigned"] if kept["next"] else 0,
-        given=len(under) - consumers,
+        given=sum(isinstance(one, DeliveryKey) for one in under),
         again=notes,
         dead=dead,
-        consumers=consumers,
+        consumers=sum(isinstance(one, RegistrationKey) for one in under),
         moved=kept["moved"],
         acked=kept["acked"],
         at=kept["at"],
@@ -162,13 +162,15 @@ def server_role(name: str) -> EtcdRole:
 
 
 def as_commands(roles: Sequence[EtcdRole]) -> list[str]:
-    """Format the roles as ``etcdctl`` commands."""
+    """Format the roles as ``etcdctl`` commands of a shell."""
     commands = []
     for role in roles:
-        commands.append(f"etcdctl role add {role.name}")
+        name = quote(role.name)
+        commands.append(f"etcdctl role add {name}")
         for grant in role.grants:
             prefix = "--prefix=true " if grant.prefix else ""
-            commands.append(f"etcdctl role grant-permission {prefix}{role.name} {grant.kind} {grant.key.decode()}")
+            key = quote(grant.key.decode())
+            commands.append(f"etcdctl role grant-permission {prefix}{name} {grant.kind} {key}")
     return commands
 
 

@@ -63,7 +63,7 @@ class EtcdConsumer:
 
     def __init__(self, etcd: Etcd, queue: str, client: str, host: str = "", seconds: int = SECONDS) -> None:
         self._etcd = etcd
-        self._keys = Keys(validation.check_queue(queue))
+        self._keys = Keys(validation.check_dispatched_queue(queue))
         self._home = self._keys.home(client)
         self._host = host.encode() or client.encode()
         self._seconds = seconds
@@ -188,7 +188,7 @@ class Producer:
         if level not in LEVELS:
             raise BadInput(f"{level!r} is not one of {', '.join(LEVELS)}", field="reliability")
         self._etcd = etcd
-        self._keys = Keys(validation.check_queue(queue))
+        self._keys = Keys(validation.check_dispatched_queue(queue))
         self._client = client
         self._ids = ids
         self._level = level

@@ -26,7 +26,7 @@ from yirangmq.cluster.etcd.channel import RevisionCompacted
 from yirangmq.cluster.etcd.client import Etcd, delete, get, mod_revision_equals, nested, prefix_end, put
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, BadPolicy, Unavailable
-from yirangmq.core.policy import read_policy
+from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.format.json_codec import loads
 
 # -- key schema --------------------------------------------------------------------------------------------------------
@@ -38,6 +38,7 @@ POLICY = b"policy"
 NACK = b"n"
 DIGITS = 20
 MAX_SEGMENT_BYTES = 400
+MAX_PRINTED = 1_500
 
 
 class InboxKey(NamedTuple):
@@ -131,6 +132,11 @@ class Keys:
         """Return the range of the policy, and of the inbox spelling ``producer/…``, which sorts after it."""
         return self.policy, self.base + b"q"
 
+    def inbox_places(self) -> list[tuple[bytes, bytes]]:
+        """Return the exact ranges of the inbox, one per root and spelling, without the keys that sort in between."""
+        places = [root + self.queue.encode() + b"/" + place for root in ROOTS for place in sorted(INBOX)]
+        return [(place + b"/", place + b"0") for place in places]
+
     def consumers(self) -> list[tuple[bytes, bytes]]:
         return [(root + self.queue.encode() + b"/c", root + self.queue.encode() + b"/d") for root in ROOTS]
 
@@ -162,8 +168,14 @@ def _of_consumer(home: bytes, rest: list[bytes]) -> ParsedKey | None:
     return None
 
 
-def queue_of_key(key: bytes) -> str | None:
-    """Return the queue that a key belongs to; None if that is not a valid queue name."""
+def queue_of_segment(part: bytes) -> str:
+    """Return the name of the dispatched queue with this path segment: the segment itself, so that two spellings are
+    two queues. Raise ``BadInput`` if no queue can have this name."""
+    return validation.check_dispatched_queue(part.decode("utf-8", "surrogateescape"))
+
+
+def served_queue_of_key(key: bytes) -> str | None:
+    """Return the queue of a served store to which a key belongs; None if that is not a valid name of such a queue."""
     root = next((root for root in ROOTS if key.startswith(root)), None)
     if root is None:
         return None
@@ -171,6 +183,13 @@ def queue_of_key(key: bytes) -> str | None:
         return validation.check_queue(key[len(root) :].split(b"/", 1)[0].decode())
     except (UnicodeDecodeError, BadInput):
         return None
+
+
+def printable(key: bytes) -> str:
+    """Format a key for logs and tables: control characters escaped, at most ``MAX_PRINTED`` characters."""
+    text = key.decode("utf-8", "backslashreplace")
+    shown = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return shown if len(shown) <= MAX_PRINTED else shown[: MAX_PRINTED - 1] + "…"
 
 
 def segment(text: str, field: str = "key") -> bytes:
@@ -194,10 +213,19 @@ SUPPORTED_DLQ_MEMBERS = frozenset({"enabled", "whenDisabled", "retentionDays"})
 names no other queue."""
 
 
+POLICY_QUEUE = "dispatched"
+"""Name of queue under which a policy is parsed. It only names the dead-letter queue, which a dispatched queue has not,
+and names of dispatched queues follow another rule."""
+
+
+def read_dispatched_policy(given: object) -> QueuePolicy:
+    return read_policy(given, POLICY_QUEUE)
+
+
 async def write_policy(etcd: Etcd, queue: str, text: bytes) -> bool:
     """Check a policy and write it; return whether the queue had none before."""
     given = loads(text)
-    read_policy(given, queue)
+    read_dispatched_policy(given)
     for name in given:
         if name not in SUPPORTED_MEMBERS:
             known = ", ".join(sorted(SUPPORTED_MEMBERS))
@@ -289,7 +317,7 @@ class InboxWatch:
 
 
 def _parse_inbox_key(key: bytes) -> tuple[str, InboxKey] | None:
-    queue = queue_of_key(key)
+    queue = served_queue_of_key(key)
     if queue is None:
         return None
     found = Keys(queue).parsed(key)

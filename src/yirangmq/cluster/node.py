@@ -14,6 +14,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
+from yirangmq.cluster.discovery import IgnoredKeysMonitor, find_queues
 from yirangmq.cluster.dispatch.dispatcher import Dispatcher, DispatcherOptions, Idle
 from yirangmq.cluster.dispatch.recovery import LeadershipLost
 from yirangmq.cluster.etcd.address import DEFAULT_NAME, EtcdAddress
@@ -21,7 +22,7 @@ from yirangmq.cluster.etcd.channel import RevisionCompacted
 from yirangmq.cluster.etcd.client import Etcd, create_revision_equals, delete, get, put
 from yirangmq.cluster.etcd.lease import EtcdLease
 from yirangmq.cluster.etcd.quota import Upkeep
-from yirangmq.cluster.keys import ROOTS, Keys, PolicyKey, RegistrationKey, queue_of_key
+from yirangmq.cluster.keys import DeliveryKey, InboxKey, Keys, NackKey, RegistrationKey
 from yirangmq.cluster.leadership import find_leader
 from yirangmq.core.errors import NotAllowed, QueueError, Unavailable, WrongState
 from yirangmq.core.ports import Clock, Ids
@@ -60,7 +61,7 @@ async def _local_consumers(etcd: Etcd, keys: Keys, node: bytes) -> Consumers:
     waiting, *others = (one.response_range.kvs for one in answer.responses)
     found = [(kv.key, keys.parsed(kv.key)) for kvs in others for kv in kvs]
     homes = [key for key, parsed in found if isinstance(parsed, RegistrationKey)]
-    is_idle = not waiting and all(isinstance(parsed, RegistrationKey | PolicyKey) for _, parsed in found)
+    is_idle = not waiting and not any(isinstance(parsed, InboxKey | DeliveryKey | NackKey) for _, parsed in found)
     if not is_idle or not 0 < len(homes) <= MAX_CONSUMERS:
         return ()
     answer = await etcd.txn([], [get(key) for key in homes], repeat=True)
@@ -109,13 +110,14 @@ class ClusterNode:
         self._settings = settings
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.dispatchers: dict[str, Dispatcher] = {}
+        self.ignored_keys = IgnoredKeysMonitor(etcd, served=False)
         self._upkeep = Upkeep(
             etcd, address, settings.quota, settings.poll * 5, settings.compact, lambda: bool(self.dispatchers)
         )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop``; then revoke the lease, so that other nodes lead within a moment."""
-        upkeep = asyncio.ensure_future(self._upkeep.run())
+        chores = [asyncio.ensure_future(one.run()) for one in (self._upkeep, self.ignored_keys)]
         try:
             while not stop.is_set():
                 try:
@@ -125,8 +127,9 @@ class ClusterNode:
                     log.warning("node_lease_grant_failed", extra={"values": {"error": str(error)}})
                     await _wait_or_stop(stop, PAUSE_SECONDS)
         finally:
-            upkeep.cancel()
-            await asyncio.gather(upkeep, return_exceptions=True)
+            for chore in chores:
+                chore.cancel()
+            await asyncio.gather(*chores, return_exceptions=True)
 
     async def check_free(self) -> None:
         """Raise ``WrongState`` if a server serves the default store of this etcd.
@@ -270,55 +273,22 @@ class ClusterNode:
 
         The same pair twice means that the leader did nothing in between."""
         oldest: dict[str, Any] = {"limit": 1, "keys_only": True, "sort_order": 1, "sort_target": 3}
-        ranges = [get(start[:-1] + b"i", end, **oldest) for start, end in keys.watched()]
+        ranges = [get(start, end, **oldest) for start, end in keys.inbox_places()]
         answer = await self._etcd.txn([], [get(keys.state, keys_only=True), *ranges], repeat=True)
         state, *inboxes = (one.response_range.kvs for one in answer.responses)
-        found = [kv for kvs in inboxes for kv in kvs if kv.key != keys.policy]
+        found = [kv for kvs in inboxes for kv in kvs]
         return (found[0].key, state[0].mod_revision if state else 0) if found else None
 
     async def _wait_until_needed(self, keys: Keys) -> None:
         """Wait until the queue needs a leader: it has one already, holds messages, or has consumers."""
-        few: dict[str, Any] = {"limit": 2, "keys_only": True}
-        ranges = [get(start[:-1] + first, end, **few) for start, end in keys.watched() for first in (b"i",)]
-        ranges += [get(start, start[:-1] + b"d", **few) for start, _ in keys.watched()]
+        few: dict[str, Any] = {"limit": 1, "keys_only": True}
+        ranges = [get(start, end, **few) for start, end in (*keys.inbox_places(), *keys.consumers())]
         ranges += [get(keys.leader, **few), get(keys.base + b"0", keys.ordered_end, **few)]
         while True:
             answer = await self._etcd.txn([], ranges, repeat=True)
-            if any(kv.key != keys.policy for one in answer.responses for kv in one.response_range.kvs):
+            if any(one.response_range.kvs for one in answer.responses):
                 return
             await asyncio.sleep(self._settings.poll)
-
-
-async def find_dispatched_queues(etcd: Etcd) -> list[str]:
-    """Return the queues that nodes of this kind have dispatched: those with a state key."""
-    queues = await find_queues(etcd)
-    if not queues:
-        return []
-    found: list[str] = []
-    for at in range(0, len(queues), 50):
-        part = queues[at : at + 50]
-        reads = [get(Keys(queue).state, keys_only=True) for queue in part]
-        answer = await etcd.txn([], reads, repeat=True)
-        found += [queue for queue, one in zip(part, answer.responses, strict=True) if one.response_range.kvs]
-    return found
-
-
-async def find_queues(etcd: Etcd) -> list[str]:
-    """Return every queue that has any key. Costs one read per queue, because the scan skips over its other keys."""
-    found: set[str] = set()
-    for root in ROOTS:
-        start, end = root, root[:-1] + b"0"
-        while True:
-            kvs = (await etcd.range(start, end, limit=1, keys_only=True)).kvs
-            if not kvs:
-                break
-            key = kvs[0].key
-            name = key[len(root) :].split(b"/", 1)[0]
-            if (queue := queue_of_key(key)) is not None:
-                found.add(queue)
-            # "jobs-dlq" sorts between "jobs" and "jobs/…", so from the bare name the scan advances by one key only.
-            start = root + name + b"0" if key.startswith(root + name + b"/") else key + b"\0"
-    return sorted(found)
 
 
 async def _wait_or_stop(stop: asyncio.Event, seconds: float) -> None:

@@ -16,6 +16,10 @@ QUEUE = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,199}")
 """Queue name. It is also a folder name: no slash, no leading dot, space for suffixes within 255 bytes."""
 IDENTIFIER = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
 """Message id. File names contain it together with the place."""
+MAX_DISPATCHED_QUEUE_BYTES = 1024
+"""Maximum length of the name of a dispatched queue, in bytes of UTF-8. It is part of each key of the queue."""
+_NOT_IN_QUEUE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Characters that no name of a dispatched queue has: control characters, and bytes that are not UTF-8."""
 NAMESPACE = re.compile(r"[a-zA-Z0-9._-]{0,255}")
 """Name of a queue, or id of a message, in the HTTP queue's API. Most of them are valid queue names as they are."""
 CONSUMER = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._:@-]{0,63}")
@@ -28,6 +32,20 @@ as seconds."""
 
 def check_queue(name: object, field: str = "queue") -> str:
     return _matching(name, QUEUE, field, "1 to 200 of letters, digits, '.', '-', '_', not starting with '.'")
+
+
+def check_dispatched_queue(name: object, field: str = "queue") -> str:
+    """Return the name of a dispatched queue as it stands in keys of etcd: one segment of a path, so that a slash is
+    written ``%2F``."""
+    if not isinstance(name, str):
+        raise BadInput(f"must be a string, not {type(name).__name__}", field=field)
+    made = name.replace("/", "%2F")
+    size = len(made.encode("utf-8", "surrogatepass"))
+    if not 0 < size <= MAX_DISPATCHED_QUEUE_BYTES:
+        raise BadInput(f"must have 1 to {MAX_DISPATCHED_QUEUE_BYTES} bytes, not {size}", field=field)
+    if _NOT_IN_QUEUE.search(made):
+        raise BadInput("must be UTF-8 without control characters", field=field)
+    return made
 
 
 def check_id(name: object, field: str = "messageId") -> str:

@@ -257,6 +257,11 @@ LOG_EVENTS: tuple[LogEvent, ...] = (
              "check etcd, its address and this node's role"),
     LogEvent("inbox_message_rejected", ("error",), ("queue", "key", "error"),
              "a message in the inbox of etcd cannot be published; it stays there", "correct it or delete the key"),
+    LogEvent("etcd_key_ignored", ("warning",), ("key", "reason"),
+             "an etcd client put a key that no node acts on; logged once for each key by each node. `yirangmq cluster "
+             "status` lists them", "correct the client, and delete the key"),
+    LogEvent("ignored_keys_search_failed", ("debug",), ("error",),
+             "the search for such keys failed; tried again after 10 s", _NOTHING),
     # -- cluster: nodes that dispatch queues in etcd
     LogEvent("leadership_acquired", ("info",), ("queue", "node", "fence"), "this node became leader of the queue",
              _NOTHING),

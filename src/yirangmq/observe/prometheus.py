@@ -68,6 +68,17 @@ METRICS: dict[str, tuple[str, str]] = {
     "yirangmq_bridge_lag": ("gauge", "records between a bridge and the end of the log"),
     "yirangmq_bridge_records_total": ("counter", "records that a bridge brought into its queue since the start"),
     "yirangmq_bridge_running": ("gauge", "1 while a bridge is neither paused, waiting nor stopped"),
+    # queues in etcd: `cluster status --metrics`; the last one also of a server that leads its cluster
+    "yirangmq_cluster_inbox": ("gauge", "messages that etcd clients put and that are not in line yet"),
+    "yirangmq_cluster_line": ("gauge", "messages in line, with and without a consumer"),
+    "yirangmq_cluster_waiting": ("gauge", "messages in line that were never delivered"),
+    "yirangmq_cluster_leased": ("gauge", "messages that a consumer has and has not acked"),
+    "yirangmq_cluster_returned": ("gauge", "messages in line that came back after a delivery"),
+    "yirangmq_cluster_dead": ("gauge", "dead letters of the queue"),
+    "yirangmq_cluster_consumers": ("gauge", "registered consumers"),
+    "yirangmq_cluster_moved_total": ("counter", "messages moved into line since the queue exists"),
+    "yirangmq_cluster_acked_total": ("counter", "messages acked and removed since the queue exists"),
+    "yirangmq_cluster_ignored_keys": ("gauge", "keys of etcd clients that no node acts on, at most 5 of a kind"),
     # STOMP listener, if it is on
     "yirangmq_stomp_connections": ("gauge", "STOMP clients connected"),
     "yirangmq_stomp_frames_total": ("counter", "frames since the start, by command: those of clients, and MESSAGE"),
@@ -118,6 +129,15 @@ def page(
 ) -> str:
     """Return the text of all metrics."""
     return "\n".join(line for some in parts(metrics, rows, server, everything) for line in some) + "\n"
+
+
+def samples_page(samples: Mapping[str, MetricValue]) -> str:
+    """Return the text of these metrics alone."""
+    lines: list[str] = []
+    for name, (kind, about) in METRICS.items():
+        if (value := samples.get(name)) is not None and not isinstance(value, Histogram):
+            lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}", *_plain(name, value)]
+    return "\n".join(lines) + "\n"
 
 
 def parts(

@@ -15,7 +15,7 @@ import secrets
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yirangmq.broker.bulk import BulkOperations
 from yirangmq.broker.expiry_sweeper import check_unmarked
@@ -31,6 +31,9 @@ from yirangmq.observe.logs import log, values
 from yirangmq.protocols.etcd_inbox import EtcdInbox
 from yirangmq.protocols.leader_proxy import LeaderAddress, LeaderProxy
 from yirangmq.stores.etcd.store import EtcdStore
+
+if TYPE_CHECKING:
+    from yirangmq.observe.prometheus import MetricValue
 
 WILDCARD_HOSTS = ("0.0.0.0", "[::]")
 
@@ -104,7 +107,15 @@ class ServerClusterNode:
             "leader": None if leader is None else leader.node,
             "passedOn": len(self.proxy.connections),
             "full": round(self._store.quota.full, 3),
+            "ignoredKeys": self._ignored_keys(),
         }
+
+    def samples(self) -> "dict[str, MetricValue]":
+        return {"yirangmq_cluster_ignored_keys": [({}, self._ignored_keys())]}
+
+    def _ignored_keys(self) -> int:
+        monitor = self._store.ignored_keys
+        return 0 if monitor is None else len(monitor.found)
 
     # -- core.active_guard.Duty, protocols.leader_proxy.Lead -----------------------------------------------------------
 

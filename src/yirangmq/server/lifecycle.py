@@ -358,7 +358,7 @@ class StatusReport:
         found = self._server_samples() | self._gauge_samples()
         for calls in (parts.topic_calls, parts.bridges.calls, parts.alerting.calls):
             found |= calls.samples()
-        for part in (parts.listeners.stomp, parts.pair):
+        for part in (parts.listeners.stomp, parts.pair, parts.cluster):
             found |= {} if part is None else part.samples()
         return found
 

@@ -133,6 +133,72 @@ def test_dispatcher_reads_all_spellings_of_the_keys_as_one_queue(etcd: EtcdClust
     play(game())
 
 
+def test_queue_names_that_a_path_can_have_are_dispatched(etcd: EtcdCluster, queue: str) -> None:
+    """Seed 003: a queue is any name that an etcd client puts, a slash in it written %2F."""
+    names = [f"{queue}{name}" for name in ("작업", " with spaces", "%2Feu", "%20", "50%", ".", "x" * 300, "*?'$(id)")]
+
+    async def game() -> None:
+        async with running(etcd.endpoints), at(*etcd.endpoints) as client:
+            for name in names:
+                etcd.ctl("put", f"/q/{name}/p/ann/k", name)
+                etcd.ctl("put", f"/q/{name}/c/me/", "my-host")
+            for name in names:
+                stage = DispatcherHarness(etcd, client, name)
+                assert await stage.waits_for(stage.copy("me", 1, "k")) == name.encode()
+                etcd.ctl("del", f"/q/{name}/c/me/{1:020}/k")
+                await soon(stage.is_drained, what=f"the end of the message of {name}")
+            await Producer(client, f"{queue}/eu", "ann", TimeOrderedIds()).publish(b"sent")
+            await client.delete(Keys(names[2]).home("me"))
+            async with EtcdConsumer(client, names[2], "bob") as consumer:
+                assert [one.value for one in await take(consumer, 1)] == [b"sent"]
+            assert await write_policy(client, names[0], b'{"retry": {"limit": 0}}')
+            async with EtcdConsumer(client, names[0], "bob") as consumer:
+                await client.delete(Keys(names[0]).home("me"))
+                await Producer(client, names[0], "ann", TimeOrderedIds()).publish(b"dies", "k2")
+                [one] = await take(consumer, 1, ack=False)
+                await consumer.nack(one)
+                stage = DispatcherHarness(etcd, client, names[0])
+                assert await stage.waits_for(stage.keys.dead(2, b"k2")) == b"dies"
+
+    play(game())
+
+
+def test_ignored_keys_are_logged_once_by_key_and_reason(
+    etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("yirangmq.cluster.discovery.SEARCH_SECONDS", 0.02)
+    bad = ["/q//p/k", "/q/" + "x" * 1025 + "/p/k", f"/q/{queue}\n/p/k", f"/q/{queue}/inbox/ann/k", f"/queue/{queue}/s"]
+
+    def logged() -> list[tuple[str, str]]:
+        found = [record for record in caplog.records if record.getMessage() == "etcd_key_ignored"]
+        return [(record.values["key"], record.values["reason"]) for record in found]  # type: ignore[attr-defined]
+
+    async def game() -> None:
+        async with running(etcd.endpoints) as node, at(*etcd.endpoints) as client:
+            try:
+                for key in bad:
+                    await client.put(key.encode(), b"1")
+                await client.put(f"/q/{queue}/".encode() + b"\xff", b"1")
+                await client.put(f"/q/{queue}/p/ann/good".encode(), b"1")
+                await soon(lambda: len(logged()) >= 6, what="all of them logged")
+                for _ in range(2):  # two more searches log nothing new
+                    before = node.ignored_keys.found
+                    await soon(lambda: node.ignored_keys.found is not before, what="another search")  # noqa: B023
+                mine = sorted(logged())
+                assert len(mine) == 6
+                assert [key for key, _ in mine if "place" in _] == [
+                    f"/q/{queue}/\\xff", f"/q/{queue}/inbox/ann/k", f"/queue/{queue}/s",
+                ]  # fmt: skip
+                reasons = [reason for key, reason in mine if "place" not in reason]
+                assert len([reason for reason in reasons if "1 to 1024 bytes" in reason]) == 2
+                assert len([reason for reason in reasons if "control characters" in reason]) == 1
+            finally:
+                for key in bad:
+                    await client.delete(key.encode())
+
+    play(game())
+
+
 def test_dispatcher_numbers_have_no_gaps_while_producers_rewrite_their_keys(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage, EtcdConsumer(stage.client, queue, "bob") as consumer:
@@ -248,6 +314,42 @@ def test_leader_election_after_a_leader_stops_hands_over_at_once(etcd: EtcdClust
                 await soon(lambda: queue in first.dispatchers, what="the first leads again when the second stops")
                 await stage.producer.publish(b"2")
                 await soon(lambda: stage.has_in_line(2))
+
+    play(game())
+
+
+def test_leader_election_does_not_replace_a_leader_because_of_a_key_that_is_no_message(
+    etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key sorts between the inboxes, and no leader ever moves it."""
+    polls = 0
+
+    async def counted(self: ClusterNode, keys: Keys) -> Any:
+        nonlocal polls
+        polls += 1
+        return await poll(self, keys)
+
+    poll = ClusterNode._poll
+    monkeypatch.setattr(ClusterNode, "_poll", counted)
+
+    async def game() -> None:
+        async with (
+            running(etcd.endpoints, "first", watchdog=0.05, lease=60) as first,
+            at(*etcd.endpoints) as client,
+        ):
+            stage = DispatcherHarness(etcd, client, queue)
+            await client.put(f"/q/{queue}/inbox/ann/k".encode(), b"1")
+            await stage.producer.publish(b"1")
+            await soon(lambda: stage.has_in_line(1), what="a leader")
+            fence = await client.get(stage.keys.leader)
+            assert fence is not None
+            async with running(etcd.endpoints, "second", watchdog=0.05, lease=60):
+                before = polls
+                await soon(lambda: polls >= before + 4, what="the standby looks")
+                now = await client.get(stage.keys.leader)
+                assert now is not None
+                assert now.create_revision == fence.create_revision
+                assert queue in first.dispatchers
 
     play(game())
 

@@ -15,9 +15,18 @@ from yirangmq.cluster.dispatch.state import DispatchInbox, EtcdQueueState, Inbox
 from yirangmq.cluster.etcd.channel import MESSAGES
 from yirangmq.cluster.etcd.client import Etcd
 from yirangmq.cluster.etcd.quota import EtcdQuota
-from yirangmq.cluster.keys import Keys, ParsedKey, RegistrationKey, decode_segment, queue_of_key, segment
+from yirangmq.cluster.keys import (
+    Keys,
+    ParsedKey,
+    RegistrationKey,
+    decode_segment,
+    queue_of_segment,
+    segment,
+    served_queue_of_key,
+)
 from yirangmq.core.errors import BadInput, Unavailable
 from yirangmq.core.policy import read_policy
+from yirangmq.core.validation import check_dispatched_queue
 
 KEYS = Keys("jobs")
 
@@ -264,10 +273,51 @@ def test_etcd_key_is_read_as_a_registration_or_ignored(key: bytes, parsed: Parse
     assert KEYS.parsed(key) == parsed
 
 
-def test_etcd_key_names_a_queue_only_with_a_valid_prefix_and_name() -> None:
-    assert queue_of_key(b"/queue/jobs/p/k") == "jobs"
-    for key in (b"/jobs/p/k", b"q/jobs", b"/q/", b"/q/.hidden/p/k", b"/q/\xff/p"):
-        assert queue_of_key(key) is None
+def test_etcd_key_names_a_served_queue_only_with_a_valid_prefix_and_name() -> None:
+    assert served_queue_of_key(b"/queue/jobs/p/k") == "jobs"
+    for key in (b"/jobs/p/k", b"q/jobs", b"/q/", b"/q/.hidden/p/k", b"/q/\xff/p", "/q/작업/p/k".encode()):
+        assert served_queue_of_key(key) is None
+
+
+@pytest.mark.parametrize("name", ["jobs", "작업", "a b", "orders%2Feu", "50%", "a%20b", ".hidden", "x" * 300])
+def test_etcd_queue_name_is_its_path_segment(name: str) -> None:
+    assert queue_of_segment(name.encode()) == name
+
+
+@pytest.mark.parametrize("part", [b"", b"\xff", b"a\nb", b"\x7f", "\x85".encode(), b"x" * 1025])
+def test_etcd_queue_name_that_no_queue_can_have_is_refused(part: bytes) -> None:
+    with pytest.raises(BadInput, match="queue: must"):
+        queue_of_segment(part)
+
+
+def test_etcd_queue_name_with_a_slash_is_written_with_its_escape() -> None:
+    assert check_dispatched_queue("orders/eu") == check_dispatched_queue("orders%2Feu") == "orders%2Feu"
+    with pytest.raises(BadInput, match="must be a string"):
+        check_dispatched_queue(5)
+
+
+def test_dispatcher_transaction_with_long_keys_stays_within_the_request_size_of_etcd() -> None:
+    """Names of the longest queue, client and message in every key."""
+    keys = Keys("작" * 341)
+    ledger = EtcdQueueState(keys.queue, "here", read_policy({}, "jobs"), 256)
+    name = b"k" * 380
+    for number in range(500):
+        key = keys.inbox("a" * 400, f"{number:020}{'k' * 380}")
+        ledger.inbox.add(InboxArrival(key, b"a" * 400, b"%020d" % number + name, number + 1, bytes(10_000)))
+        ledger.removals.append(LineRemoval(2 * number, name, True))
+    home = keys.home("c" * 400)
+    kv: Any = MESSAGES["KeyValue"](key=home, value=b"h", create_revision=1, mod_revision=1, lease=1)
+    ledger.register(home, kv)
+    sizes, moved = [], 0
+    for revision in range(40):
+        batch = planner.plan(ledger, 1, 0, 0.0)
+        if batch.is_empty:
+            break
+        sizes.append(batch.builder.request.ByteSize())
+        moved += len(batch.moves)
+        planner.apply(ledger, batch, [], revision)
+    assert max(sizes) < 1_572_864
+    assert (moved, len(ledger.removals)) == (500, 0)
 
 
 @pytest.mark.parametrize("text", ["a", "a/b", "50%", "%2F", "ü/%"])

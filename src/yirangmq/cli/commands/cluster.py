@@ -59,7 +59,7 @@ def _chosen(args: argparse.Namespace) -> "list[EtcdRole]":
         return roles
     for client in clients:
         validation.check_consumer(client, "--producer/--consumer")
-    return roles + roles_of(validation.check_queue(args.queue, "QUEUE"), args.producer, args.consumer)
+    return roles + roles_of(validation.check_dispatched_queue(args.queue, "QUEUE"), args.producer, args.consumer)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
@@ -173,7 +173,7 @@ def create_options(parser: argparse.ArgumentParser) -> None:
 def run_create(args: argparse.Namespace, screen: Screen) -> int:
     from yirangmq.cluster.keys import write_policy
 
-    queue = validation.check_queue(args.queue, "QUEUE")
+    queue = validation.check_dispatched_queue(args.queue, "QUEUE")
     text = read_input(args.policy, MAX_POLICY_BYTES) if args.policy else b"{}"
 
     async def create(etcd: "Etcd", _: "EtcdAddress") -> int:

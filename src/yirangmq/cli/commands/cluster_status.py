@@ -6,7 +6,7 @@ a coroutine with a client in a new event loop. It uses uvloop if that is install
 import argparse
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
@@ -17,11 +17,14 @@ from yirangmq.cli.table import TableColumn
 from yirangmq.clock import SystemClock
 from yirangmq.core import validation
 from yirangmq.core.errors import NotFound, QueueError, TimedOut
+from yirangmq.observe import prometheus
 
 if TYPE_CHECKING:
+    from yirangmq.cluster.admin import DispatchedQueueStatus
     from yirangmq.cluster.etcd.address import EtcdAddress
     from yirangmq.cluster.etcd.client import Etcd
     from yirangmq.cluster.etcd.diagnostics import Repair
+    from yirangmq.observe.prometheus import MetricValue
 
 
 # -- shared options and the etcd client --------------------------------------------------------------------------------
@@ -99,6 +102,11 @@ QUEUES = (
     TableColumn("moved", right=True),
     TableColumn("acked", right=True),
 )
+CLUSTER_METRICS = {
+    "inbox": "inbox", "line": "line", "waiting": "waiting", "leased": "given", "returned": "again", "dead": "dead",
+    "consumers": "consumers", "moved_total": "moved", "acked_total": "acked",
+}  # fmt: skip
+"""Metrics of a queue in etcd, and the member of its status that each shows."""
 MEMBERS = (
     TableColumn("member"),
     TableColumn("endpoint"),
@@ -115,16 +123,33 @@ QUOTA = 2 * 1024**3
 
 def run_status(args: argparse.Namespace, screen: Screen) -> int:
     from yirangmq.cluster.admin import queue_statuses
+    from yirangmq.cluster.discovery import find_ignored_keys, is_served
 
     async def collect(etcd: "Etcd", _: "EtcdAddress") -> int:
         found = await queue_statuses(etcd)
-        if screen.json:
-            screen.document({"ok": True, "queues": [one._asdict() for one in found]})
+        ignored = await find_ignored_keys(etcd, served=await is_served(etcd))
+        if args.metrics:
+            text = prometheus.samples_page(status_samples(found, len(ignored)))
+            screen.answer({"metrics": text}, text.rstrip("\n"))
+        elif screen.json:
+            keys = [one._asdict() for one in ignored]
+            screen.document({"ok": True, "queues": [one._asdict() for one in found], "ignored": keys})
         else:
             screen.table(QUEUES, [columns for *columns, _ in found])  # all but the instant
+            for one in ignored:
+                screen.report(f"ignored: {one.key}: {one.reason}")
         return output.OK
 
     return run_with(args, collect)
+
+
+def status_samples(queues: "Sequence[DispatchedQueueStatus]", ignored: int) -> "dict[str, MetricValue]":
+    """Return the metrics of the queues in etcd."""
+    found: dict[str, MetricValue] = {
+        f"yirangmq_cluster_{metric}": [({"queue": one.queue}, getattr(one, name)) for one in queues]
+        for metric, name in CLUSTER_METRICS.items()
+    }
+    return found | {"yirangmq_cluster_ignored_keys": [({}, ignored)]}
 
 
 async def _members(etcd: "Etcd", address: "EtcdAddress") -> list[dict[str, Any]]:
@@ -163,12 +188,11 @@ def run_leader(args: argparse.Namespace, screen: Screen) -> int:
     from yirangmq.cluster.leadership import find_leader
 
     async def collect(etcd: "Etcd", address: "EtcdAddress") -> int:
-        chosen = (
-            [await queue_status(etcd, validation.check_queue(args.queue))] if args.queue else await queue_statuses(etcd)
-        )
+        queue = validation.check_dispatched_queue(args.queue) if args.queue else ""
+        chosen = [await queue_status(etcd, queue)] if queue else await queue_statuses(etcd)
         leads = {one.queue: one.leader or None for one in chosen}
-        if args.queue and leads[args.queue] is None:
-            raise NotFound(f"nobody leads {args.queue}", field="queue")
+        if queue and leads[queue] is None:
+            raise NotFound(f"nobody leads {queue}", field="queue")
         head = [one for one in await _members(etcd, address) if one.get("leads")]
         name = head[0]["name"] if head else None
         serves = await find_leader(etcd, address.name)
@@ -190,7 +214,7 @@ def run_leader(args: argparse.Namespace, screen: Screen) -> int:
 def run_move_leader(args: argparse.Namespace, screen: Screen) -> int:
     from yirangmq.cluster.admin import depose, next_leader
 
-    queue = validation.check_queue(args.queue)
+    queue = validation.check_dispatched_queue(args.queue)
 
     async def move(etcd: "Etcd", _: "EtcdAddress") -> int:
         before = await depose(etcd, queue)
@@ -255,6 +279,11 @@ def repair_text(done: "Repair") -> str:
     return "\n".join(lines)
 
 
+def _status_options(parser: argparse.ArgumentParser) -> None:
+    etcd_options(parser)
+    parser.add_argument("--metrics", action="store_true", help="the same as text for Prometheus (docs/metrics.md)")
+
+
 def _queue_option(parser: argparse.ArgumentParser) -> None:
     etcd_options(parser)
     parser.add_argument("queue", metavar="QUEUE", help="its name")
@@ -278,12 +307,14 @@ SUBCOMMANDS: dict[str, tuple[str, Command]] = {
         "how many messages are where, and who leads",
         Command(
             about="Every queue in etcd: who leads it, what lies in its inbox, how many stand in line, how many of them "
-            "nobody has had yet, how many are with consumers, how many came back, how many died.",
+            "nobody has had yet, how many are with consumers, how many came back, how many died. Then the keys of "
+            "clients that no node acts on, each with the reason.",
             examples=(
                 ("a cluster of three", "yirangmq cluster status --store etcd://h1,h2,h3"),
                 ("for programs", "yirangmq cluster status --json"),
+                ("for Prometheus", "yirangmq cluster status --metrics"),
             ),
-            options=etcd_options,
+            options=_status_options,
             run=run_status,
         ),
     ),
@@ -331,7 +362,8 @@ SUBCOMMANDS: dict[str, tuple[str, Command]] = {
         Command(
             about="Look for what will hurt: releases of etcd with known faults, roles that can be passed by, a member "
             "that does not answer, two members where three are needed, a database near its quota, alarms, history "
-            "that is never thrown away, slow disks, clocks that differ. Exits with 11 if something fails.",
+            "that is never thrown away, slow disks, clocks that differ, keys that no node acts on. Exits with 11 if "
+            "something fails.",
             examples=(
                 ("a cluster of three", "yirangmq cluster doctor --store etcd://h1,h2,h3"),
                 ("with its quota, for programs", "yirangmq cluster doctor --quota 8589934592 --json"),

@@ -206,7 +206,8 @@ def _revoke(queue_state: EtcdQueueState, batch: PlannedTransaction) -> None:
         inside = [client.delete(copy), *operations]
         batch.returns.append((batch.builder.answer_index, index, one))
         on_failure = [client.delete(one.nack_key)] if one.nack_key else []
-        batch.builder.add(client.nested([client.exists(copy)], inside + on_failure, on_failure))
+        key_bytes = 6 * len(copy) + 2 * len(one.nack_key)  # the longest key, in six operations
+        batch.builder.add(client.nested([client.exists(copy)], inside + on_failure, on_failure), key_bytes)
         batch.bytes += size
 
 
@@ -278,7 +279,7 @@ def _move(queue_state: EtcdQueueState, batch: PlannedTransaction, now: int, most
             gone = client.nested(
                 [client.mod_revision_equals(arrival.key, arrival.revision)], [client.delete(arrival.key)]
             )
-            batch.builder.add(gone)
+            batch.builder.add(gone, 2 * len(arrival.key))
             batch.repeats.append(arrival)
             continue
         seen[arrival.sender, arrival.name] = arrival.value

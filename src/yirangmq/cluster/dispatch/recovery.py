@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from yirangmq.cluster.dispatch import messages
 from yirangmq.cluster.dispatch.state import MAX_REMEMBERED, EtcdQueueState, InboxArrival, LineRemoval
 from yirangmq.cluster.etcd.client import Etcd, create_revision_equals, get
-from yirangmq.cluster.keys import DeliveryKey, InboxKey, Keys, NackKey, RegistrationKey
+from yirangmq.cluster.keys import DeliveryKey, InboxKey, Keys, NackKey, RegistrationKey, read_dispatched_policy
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import Message as Card
-from yirangmq.core.policy import QueuePolicy, read_policy
+from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Clock
 from yirangmq.format.json_codec import loads
 
@@ -165,10 +165,10 @@ class DispatchRecovery:
 def policy_of(queue: str, text: bytes) -> QueuePolicy:
     """Parse a policy. One that cannot be read is logged, and the defaults apply: the queue keeps working."""
     try:
-        return read_policy(loads(text) if text else {}, queue)
+        return read_dispatched_policy(loads(text) if text else {})
     except QueueError as error:
         log.warning("policy_read_failed", extra={"values": {"queue": queue, "error": str(error)}})
-        return read_policy({}, queue)
+        return read_dispatched_policy({})
 
 
 def _read_state(queue_state: EtcdQueueState, text: bytes) -> bool:

@@ -188,6 +188,8 @@ MAX_NESTED = 24
 MAX_TOP_LEVEL = 100
 """Operations on the outer level. etcd accepts 128 comparisons and 128 operations per level, and adds nested operations
 to those of the outer level."""
+MAX_KEY_BYTES = 400_000
+"""Bytes of keys in one transaction. etcd accepts 1.5 MiB, of which the values have 1,000,000 bytes."""
 
 
 class TransactionBuilder:
@@ -199,6 +201,7 @@ class TransactionBuilder:
         self.request = Txn(compare=compare)
         self._pack: Any = None
         self._packed = 0
+        self._key_bytes = 0
 
     @property
     def answer_index(self) -> int:
@@ -209,25 +212,30 @@ class TransactionBuilder:
         return not self.request.success
 
     def has_capacity(self, operations: int = 1) -> bool:
-        return len(self.request.success) + -(-operations // MAX_NESTED) <= MAX_TOP_LEVEL
+        is_small = self._key_bytes < MAX_KEY_BYTES
+        return is_small and len(self.request.success) + -(-operations // MAX_NESTED) <= MAX_TOP_LEVEL
 
     def require_revision(self, key: bytes, revision: int) -> None:
         """Add a condition of the whole transaction: the key was last written at this revision."""
         self.request.compare.add(result=EQUAL, target=MOD, key=key, mod_revision=revision)
+        self._key_bytes += len(key)
 
     def put(self, key: bytes, value: bytes) -> None:
         made = self._nested_operations().add().request_put
         made.key, made.value = key, value
+        self._key_bytes += len(key)
 
     def delete(self, key: bytes, end: bytes = b"") -> None:
         made = self._nested_operations().add().request_delete_range
         made.key = key
         if end:
             made.range_end = end
+        self._key_bytes += len(key) + len(end)
 
-    def add(self, operation: Any) -> None:
-        """Add an operation on the outer level."""
+    def add(self, operation: Any, key_bytes: int = 0) -> None:
+        """Add an operation on the outer level; ``key_bytes`` is the size of its keys."""
         self.request.success.append(operation)
+        self._key_bytes += key_bytes
 
     def put_top_level(self, key: bytes, value: bytes) -> None:
         """Add a put on the outer level, where etcd's quota counts it."""

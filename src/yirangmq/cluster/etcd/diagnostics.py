@@ -1,8 +1,8 @@
 """Health checks of an etcd cluster, and the repair of one that is full.
 
 The checks cover releases of etcd with known faults, sizes against the quota, alarms and the number of members. They
-also cover kept history, leader clocks that are ahead, and the latency of a write. They change nothing but a lease,
-which they grant and revoke.
+also cover kept history, leader clocks that are ahead, keys that no node acts on, and the latency of a write. They
+change nothing but a lease, which they grant and revoke.
 
 The repair compacts, defragments one member after the other with the leader last, and then lifts the alarm. Lifting
 the alarm first would raise it again immediately, because the quota counts the size of the file."""
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from yirangmq.cluster.admin import queue_statuses
+from yirangmq.cluster.discovery import find_ignored_keys, is_served
 from yirangmq.cluster.etcd.address import EtcdAddress
 from yirangmq.cluster.etcd.channel import FULL as FULL_TEXT
 from yirangmq.cluster.etcd.channel import RevisionCompacted
@@ -73,6 +74,8 @@ async def run_checks(etcd: Etcd, address: EtcdAddress, quota: int, now: int) -> 
         for one in await queue_statuses(etcd)
         if one.at - now > MAX_CLOCK_AHEAD_MS
     ]
+    ignored = await find_ignored_keys(etcd, served=await is_served(etcd))
+    findings += [HealthFinding(WARN, "ignored_key", f"{one.key}: {one.reason}") for one in ignored]
     return findings
 
 

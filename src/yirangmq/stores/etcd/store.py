@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from yirangmq.cluster.clients import NEARLY_FULL
+from yirangmq.cluster.discovery import IgnoredKeysMonitor, find_dispatched_queues
 from yirangmq.cluster.dispatch.recovery import LeadershipLost
 from yirangmq.cluster.etcd.address import DEFAULT_NAME, EtcdAddress, read_address
 from yirangmq.cluster.etcd.channel import FULL
@@ -23,7 +24,6 @@ from yirangmq.cluster.etcd.quota import EtcdQuota, Upkeep
 from yirangmq.cluster.fenced_commits import LeaderTerm
 from yirangmq.cluster.keys import InboxMessage, InboxWatch
 from yirangmq.cluster.leadership import HangDetector, Leader, LeaderElection, ScheduleCallback, find_leader, leader_key
-from yirangmq.cluster.node import find_dispatched_queues
 from yirangmq.core.errors import (
     NotActive,
     QueueError,
@@ -71,7 +71,9 @@ class EtcdStore:
         """Runs a probe on the loop that does the work while this process leads. If it hangs, another process leads."""
         self.on_inbox_messages: Callable[[list[InboxMessage]], None] | None = None
         """Callback on the etcd thread while this process leads: messages that plain etcd clients put into inboxes."""
-        self._inbox: asyncio.Task[None] | None = None
+        self._inbox: list[asyncio.Task[None]] = []
+        """The watch of the inboxes and the search for ignored keys, while this process leads the default store."""
+        self.ignored_keys: IgnoredKeysMonitor | None = None
         self._etcd: Etcd | None = None
         self.quota = EtcdQuota()
         self._loop = asyncio.new_event_loop()
@@ -146,16 +148,18 @@ class EtcdStore:
         self.term_count += 1
         self._term_state = term, state
         if self.on_inbox_messages is not None and self._etcd is not None and self.address.name == DEFAULT_NAME:
-            self._inbox = asyncio.ensure_future(InboxWatch(self._etcd, self.on_inbox_messages).run())
+            self.ignored_keys = IgnoredKeysMonitor(self._etcd, served=True)
+            watch = InboxWatch(self._etcd, self.on_inbox_messages)
+            self._inbox = [asyncio.ensure_future(one.run()) for one in (watch, self.ignored_keys)]
         self._notify_change()
 
     def on_term_ended(self, term: LeaderTerm) -> None:
         """Handle the loss of leadership. A transaction in progress fails when it commits."""
         if self._term_state is not None and self._term_state[0] is term:
             self._term_state = None
-        if self._inbox is not None:
-            self._inbox.cancel()
-            self._inbox = None
+        for task in self._inbox:
+            task.cancel()
+        self._inbox, self.ignored_keys = [], None
         self._notify_change()
 
     def on_leader_changed(self, leader: Leader | None) -> None:
