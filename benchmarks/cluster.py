@@ -2,6 +2,9 @@
 cluster in the same run. ``make bench-cluster``. Messages of 2000 bytes; etcd's members, two nodes and two consumers are
 processes of their own, the producer is this one; it sends batches of 100 and waits for each; etcd syncs.
 
+``--bytes`` counts instead, in one process: requests and bytes of a message on each hop, which do not depend on the
+machine.
+
 Beside each rate stands what one message costs each kind of process, in microseconds of a processor: that says
 something also where others work on the same cores. Each target line at the end has: name | figure | wanted | reached
 or short. etcd, nodes and clients share the machine's cores: run it when nothing else does. ``--quick`` leaves the
@@ -18,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,11 +36,16 @@ from tests.support.etcd import (  # noqa: E402
     at,
     program,
 )
+from tests.support.etcd_counts import CountingEtcd  # noqa: E402
 from yirangmq.cli.commands.cluster_status import loop_factory  # noqa: E402
-from yirangmq.clock import TimeOrderedIds  # noqa: E402
+from yirangmq.clock import SystemClock, TimeOrderedIds  # noqa: E402
 from yirangmq.cluster.clients import EtcdConsumer, Producer  # noqa: E402
+from yirangmq.cluster.etcd.address import EtcdAddress  # noqa: E402
 from yirangmq.cluster.etcd.client import Etcd, list_and_watch  # noqa: E402
-from yirangmq.cluster.keys import Keys  # noqa: E402
+from yirangmq.cluster.etcd.maintenance import Maintenance  # noqa: E402
+from yirangmq.cluster.keys import BODY as BODY_COPIES  # noqa: E402
+from yirangmq.cluster.keys import REFERENCE, Keys  # noqa: E402
+from yirangmq.cluster.node import ClusterNode, ClusterNodeSettings  # noqa: E402
 from yirangmq.core.errors import Unavailable  # noqa: E402
 from yirangmq.format.json_codec import loads  # noqa: E402
 
@@ -245,6 +254,90 @@ async def takeover(etcds: EtcdCluster, queue: str, nodes: dict[str, subprocess.P
     return max(after - before for before, after in itertools.pairwise(moments))
 
 
+class Crew(NamedTuple):
+    """Counting clients of a producer, a node and a consumer, all in this process."""
+
+    producer: CountingEtcd
+    node: CountingEtcd
+    consumer: CountingEtcd
+
+    def totals(self) -> dict[str, dict[str, int]]:
+        return {kind: one.totals() for kind, one in self._asdict().items()}
+
+
+async def count_bytes(etcds: EtcdCluster, queue: str, count: int, batch: int, **how: Any) -> dict[str, float]:
+    """Requests and bytes of one message on each hop, in batches of ``batch``. ``how`` is said to the consumer."""
+    address = EtcdAddress(endpoints=tuple(etcds.endpoints))
+    stop = asyncio.Event()
+    async with CountingEtcd(address) as one, CountingEtcd(address) as two, CountingEtcd(address) as three:
+        crew = Crew(one, two, three)
+        settings = ClusterNodeSettings(name="here", poll=600, lease=600, compact=0, near=600)
+        producer = Producer(crew.producer, queue, "bench", TimeOrderedIds())
+        async with at(*etcds.endpoints) as eyes, EtcdConsumer(crew.consumer, queue, "bench", **how) as consumer:
+            node = ClusterNode(crew.node, address, SystemClock(), TimeOrderedIds(), settings)
+            serving = asyncio.ensure_future(node.run(stop))
+            batches = consumer.batches(batch)
+
+            async def pass_on(number: int) -> None:
+                for _ in range(0, number, batch):
+                    await producer.publish_many([BODY] * batch)
+                    taken = 0
+                    while taken < batch:
+                        got = await anext(batches)
+                        await consumer.ack(got)
+                        taken += len(got)
+
+            await pass_on(batch)
+            await acked(eyes, queue, batch)
+            before, peers, size = crew.totals(), peer_bytes(etcds), await database_bytes(etcds)
+            await pass_on(count)
+            await acked(eyes, queue, batch + count)
+            found = {
+                f"{kind} {what}": (number - before[kind][what]) / count
+                for kind, totals in crew.totals().items()
+                for what, number in totals.items()
+            }
+            found["between members"] = (peer_bytes(etcds) - peers) / count
+            found["database"] = (await database_bytes(etcds) - size) / count
+            stop.set()
+            await serving
+    return found
+
+
+def peer_bytes(etcds: EtcdCluster) -> float:
+    """Bytes that the members have sent to each other."""
+    pages = [urllib.request.urlopen(f"http://{endpoint}/metrics").read().decode() for endpoint in etcds.endpoints]
+    return sum(
+        float(n) for page in pages for n in re.findall(r"^etcd_network_peer_sent_bytes_total\S* (\S+)", page, re.M)
+    )
+
+
+async def database_bytes(etcds: EtcdCluster) -> float:
+    """The file of the first member in use, without compaction in between."""
+    async with at(*etcds.endpoints) as client:
+        address = EtcdAddress(endpoints=tuple(etcds.endpoints))
+        await client.range(b"/q/", limit=1)
+        return (await Maintenance(address, client.connection).health(etcds.endpoints[0])).in_use
+
+
+def show_bytes(label: str, found: dict[str, float]) -> None:
+    print(f"{label}: one message of {len(BODY)} bytes")
+    for kind in Crew._fields:
+        calls, sent, answered, watched = (found[f"{kind} {what}"] for what in ("calls", "sent", "answered", "watched"))
+        print(
+            f"  {kind}: {calls:.3f} requests, {sent:,.0f} bytes sent, {answered:,.0f} answered, {watched:,.0f} watched"
+        )
+    print(f"  between members {found['between members']:,.0f} bytes; database of each {found['database']:,.0f} bytes")
+
+
+def measure_bytes(members: int, count: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, EtcdCluster(Path(folder) / "etcd", members, FLAGS) as etcds:
+        for batch, copies in ((BATCH, BODY_COPIES), (BATCH, REFERENCE), (1, BODY_COPIES), (1, REFERENCE)):
+            number = max(batch, count * batch // BATCH)
+            found = play(count_bytes(etcds, f"{copies}-{batch}", number, batch, copies=copies))
+            show_bytes(f"{members} members, batches of {batch}, copies of a {copies}", found)
+
+
 def measure(members: int, quick: bool) -> None:
     label = f"{members} member{'s' if members > 1 else ''}"
     with tempfile.TemporaryDirectory() as folder, EtcdCluster(Path(folder) / "etcd", members, FLAGS) as etcds:
@@ -279,8 +372,12 @@ def show(label: str, played: list[Round]) -> float:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth, without the yardstick")
+    parser.add_argument("--bytes", action="store_true", help="only requests and bytes of a message on each hop")
     chosen = parser.parse_args()
     for size in (1, 3):
-        measure(size, chosen.quick)
+        if chosen.bytes:
+            measure_bytes(size, 10_000)
+        else:
+            measure(size, chosen.quick)
     RUNNER.close()
     print("\n".join(TARGETS))

@@ -130,6 +130,11 @@ def test_etcd_roles_are_printed_as_commands_of_etcdctl() -> None:
         "etcdctl role add yirangmq-server-shop",
         "etcdctl role grant-permission --prefix=true yirangmq-server-shop readwrite /yirangmq/shop/",
     ]
+    assert as_commands(roles_of("jobs", [], ["bob"], references=True))[5:] == [
+        "etcdctl role grant-permission --prefix=true yirangmq-jobs-consumer-bob readwrite /q/jobs/c/bob/",
+        "etcdctl role grant-permission --prefix=true yirangmq-jobs-consumer-bob readwrite /queue/jobs/consumer/bob/",
+        "etcdctl role grant-permission --prefix=true yirangmq-jobs-consumer-bob read /q/jobs/0",
+    ]
     assert as_commands(roles_of("jobs", ["ann"], [])) == [
         "etcdctl role add yirangmq-node",
         "etcdctl role grant-permission --prefix=true yirangmq-node readwrite /q/",

@@ -129,8 +129,12 @@ class EtcdRole(NamedTuple):
     grants: tuple[EtcdGrant, ...]
 
 
-def roles_of(queue: str, producers: Sequence[str], consumers: Sequence[str]) -> list[EtcdRole]:
-    """Return one role per client, and one for nodes. A node serves all queues."""
+def roles_of(
+    queue: str, producers: Sequence[str], consumers: Sequence[str], *, references: bool = False
+) -> list[EtcdRole]:
+    """Return one role per client, and one for nodes. A node serves all queues.
+
+    ``references``: consumers may read the line, as those with ``copies="reference"`` do. All numbers begin with 0."""
     keys = Keys(queue)
     short, long = ROOTS
     own = [*(EtcdGrant("readwrite", root, True) for root in ROOTS), EtcdGrant("read", leader_key(DEFAULT_NAME), False)]
@@ -142,12 +146,9 @@ def roles_of(queue: str, producers: Sequence[str], consumers: Sequence[str]) -> 
     for client in consumers:
         home = keys.home(client)
         spelt = home.replace(short, long, 1).replace(b"/c/", b"/consumer/", 1)
-        made.append(
-            EtcdRole(
-                f"yirangmq-{queue}-consumer-{client}",
-                (EtcdGrant("readwrite", home, True), EtcdGrant("readwrite", spelt, True)),
-            )
-        )
+        grants = [EtcdGrant("readwrite", home, True), EtcdGrant("readwrite", spelt, True)]
+        grants += [EtcdGrant("read", keys.base + b"0", True)] * references
+        made.append(EtcdRole(f"yirangmq-{queue}-consumer-{client}", tuple(grants)))
     return made
 
 

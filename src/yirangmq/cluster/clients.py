@@ -18,11 +18,21 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
-from yirangmq.cluster.etcd.client import Etcd, Txn, list_and_watch, prefix_end, put
+from yirangmq.cluster.etcd.client import Etcd, Txn, get, list_and_watch, prefix_end, put
 from yirangmq.cluster.etcd.lease import EtcdLease
-from yirangmq.cluster.keys import NACK, DeliveryKey, Keys, decode_segment
+from yirangmq.cluster.keys import (
+    BODY,
+    COPIES,
+    NACK,
+    REFERENCE,
+    DeliveryKey,
+    Keys,
+    Registration,
+    decode_segment,
+)
 from yirangmq.core import validation
 from yirangmq.core.errors import (
     BadInput,
@@ -44,6 +54,9 @@ SECONDS = 5
 """Default lease of a consumer, in seconds. A consumer that does not renew it within this time has left."""
 BATCH = 100
 ACKS = 100
+READ_BYTES = 1_000_000
+"""Target size of one read of bodies from the line, in bytes. The number of messages follows from the size of the
+previous ones."""
 PAUSE_SECONDS = 0.2
 
 
@@ -59,19 +72,27 @@ class ReceivedMessage(NamedTuple):
 class EtcdConsumer:
     """Consumer of one queue in etcd.
 
+    With ``copies="reference"`` its copies come without bodies. It reads them from the line, one request for a batch of
+    about ``READ_BYTES`` bytes. A leader that puts bodies all the same, because it is older, is understood.
+
     ``async with Consumer(…) as consumer: async for batch in consumer.batches(): …; await consumer.ack(batch)``"""
 
-    def __init__(self, etcd: Etcd, queue: str, client: str, host: str = "", seconds: int = SECONDS) -> None:
+    def __init__(
+        self, etcd: Etcd, queue: str, client: str, host: str = "", seconds: int = SECONDS, copies: str = BODY
+    ) -> None:
+        if copies not in COPIES:
+            raise BadInput(f"{copies!r} is not one of {', '.join(COPIES)}", field="copies")
         self._etcd = etcd
         self._keys = Keys(validation.check_dispatched_queue(queue))
         self._home = self._keys.home(client)
-        self._host = host.encode() or client.encode()
+        self._registration = Registration(host.encode() or client.encode(), copies == REFERENCE)
         self._seconds = seconds
         self._lease: EtcdLease | None = None
         self._arrived: deque[ReceivedMessage] = deque()
         self._arrival = asyncio.Event()
         self._watch_task: asyncio.Task[None] | None = None
         self._known: set[bytes] = set()
+        self._mean_bytes = READ_BYTES // 32
 
     async def __aenter__(self) -> "EtcdConsumer":
         await self._register()
@@ -89,10 +110,18 @@ class EtcdConsumer:
             if lease is None or not lease.is_alive:
                 await self._register()
                 continue
-            if not (batch := self._take_arrived(most)):
+            if not self._arrived:
                 await self._wait(lease)
                 continue
-            yield batch
+            count = most
+            if self._registration.references:
+                try:
+                    count = await self._read_references(min(most, max(1, READ_BYTES // self._mean_bytes)))
+                except Unavailable:  # as long as the lease lives, the messages are this consumer's
+                    await asyncio.sleep(PAUSE_SECONDS)
+                    continue
+            if count and lease.is_alive:
+                yield self._take_arrived(count)
 
     async def ack(self, batch: Sequence[ReceivedMessage]) -> None:
         """Delete the copies of a batch. A repeated delete has no effect, so the request is retried until confirmed."""
@@ -116,6 +145,30 @@ class EtcdConsumer:
     def _take_arrived(self, most: int) -> list[ReceivedMessage]:
         return [self._arrived.popleft() for _ in range(min(most, len(self._arrived)))]
 
+    async def _read_references(self, most: int) -> int:
+        """Read the bodies of the next copies that have none from the line, by one request; return how many messages
+        at the front are complete.
+
+        A message that is no longer in line was settled by another consumer, or removed by hand: its copy is dropped.
+        The messages stay in ``_arrived`` meanwhile, so that a cancelled read loses none."""
+        part = list(islice(self._arrived, most))
+        wanted = [one for one in part if not one.value]
+        if not wanted:
+            return len(part)
+        reads = [get(self._keys.ordered(one.number, one.key.rpartition(b"/")[2])) for one in wanted]
+        answer = await self._etcd.txn([], reads, repeat=True)
+        found = {
+            one.key: one._replace(value=kv.value)
+            for one, part_answer in zip(wanted, answer.responses, strict=True)
+            for kv in part_answer.response_range.kvs
+        }
+        self._mean_bytes = max(1, sum(len(one.value) for one in found.values()) // len(wanted))
+        read = [found[one.key] if not one.value else one for one in part if one.value or one.key in found]
+        for _ in part:
+            self._arrived.popleft()
+        self._arrived.extendleft(reversed(read))
+        return len(read)
+
     async def _wait(self, lease: EtcdLease) -> None:
         """Wait for a message, or for the loss of the lease."""
         self._arrival.clear()
@@ -136,7 +189,7 @@ class EtcdConsumer:
         while True:
             try:
                 lease = await EtcdLease.grant(self._etcd, self._seconds)
-                await self._etcd.txn([], [put(self._home, self._host, lease.id)], repeat=True)
+                await self._etcd.txn([], [put(self._home, self._registration.value, lease.id)], repeat=True)
                 break
             except (Unavailable, NotFound):
                 await asyncio.sleep(PAUSE_SECONDS)

@@ -205,6 +205,31 @@ def decode_segment(part: bytes) -> str:
     return part.decode("utf-8", "backslashreplace").replace("%2F", "/").replace("%25", "%")
 
 
+# -- registration of a consumer ----------------------------------------------------------------------------------------
+
+BODY, REFERENCE = "body", "reference"
+COPIES = (BODY, REFERENCE)
+"""What a consumer's copies hold: the body of the message, or nothing. A copy without a body refers to the message in
+line with the same number and name, whose value is the body."""
+_WANTS_REFERENCES = b"?copies=reference"
+
+
+class Registration(NamedTuple):
+    """Value of a consumer's registration: its host, and whether it asks for references."""
+
+    host: bytes
+    references: bool
+
+    @property
+    def value(self) -> bytes:
+        return self.host + _WANTS_REFERENCES if self.references else self.host
+
+
+def read_registration(value: bytes) -> Registration:
+    host = value.removesuffix(_WANTS_REFERENCES)
+    return Registration(host, len(host) < len(value))
+
+
 # -- policy of a queue -------------------------------------------------------------------------------------------------
 
 SUPPORTED_MEMBERS = frozenset({"visibilityTimeoutSec", "retry", "dlq", "requeue", "dedupWindowSec", "paused"})

@@ -22,7 +22,7 @@ from yirangmq.cluster.etcd.channel import RevisionCompacted
 from yirangmq.cluster.etcd.client import Etcd, create_revision_equals, delete, get, put
 from yirangmq.cluster.etcd.lease import EtcdLease
 from yirangmq.cluster.etcd.quota import Upkeep
-from yirangmq.cluster.keys import DeliveryKey, InboxKey, Keys, NackKey, RegistrationKey
+from yirangmq.cluster.keys import DeliveryKey, InboxKey, Keys, NackKey, RegistrationKey, read_registration
 from yirangmq.cluster.leadership import find_leader
 from yirangmq.core.errors import NotAllowed, QueueError, Unavailable, WrongState
 from yirangmq.core.ports import Clock, Ids
@@ -66,7 +66,8 @@ async def _local_consumers(etcd: Etcd, keys: Keys, node: bytes) -> Consumers:
         return ()
     answer = await etcd.txn([], [get(key) for key in homes], repeat=True)
     kvs = [kv for one in answer.responses for kv in one.response_range.kvs]
-    return tuple((kv.key, kv.create_revision) for kv in kvs) if all(kv.value == node for kv in kvs) else ()
+    are_local = all(read_registration(kv.value).host == node for kv in kvs)
+    return tuple((kv.key, kv.create_revision) for kv in kvs) if are_local else ()
 
 
 # -- the node ----------------------------------------------------------------------------------------------------------

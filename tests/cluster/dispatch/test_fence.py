@@ -18,9 +18,11 @@ from yirangmq.cluster.etcd.quota import EtcdQuota
 from yirangmq.cluster.keys import (
     Keys,
     ParsedKey,
+    Registration,
     RegistrationKey,
     decode_segment,
     queue_of_segment,
+    read_registration,
     segment,
     served_queue_of_key,
 )
@@ -135,6 +137,23 @@ def filled(count: int, window: int = 256) -> EtcdQueueState:
         key = KEYS.inbox("ann", f"k{number}")
         ledger.inbox.add(InboxArrival(key, b"ann", b"k%d" % number, number + 1, b"v"))
     return ledger
+
+
+def test_dispatcher_registration_names_the_host_and_the_kind_of_copies() -> None:
+    for value, host, references in (
+        (b"here", b"here", False), (b"here?copies=reference", b"here", True), (b"", b"", False),
+        (b"here?copies=body", b"here?copies=body", False),
+    ):  # fmt: skip
+        assert read_registration(value) == Registration(host, references)
+        assert Registration(host, references).value == value
+    ledger = filled(1)
+    home = registered(ledger, "a", b"here?copies=reference")
+    assert ledger.consumers[home].near
+    batch = planner.plan(ledger, 1, 0, 0.0)
+    inside = [one for packed in batch.builder.request.success for one in packed.request_txn.success]
+    puts = {one.request_put.key: one.request_put.value for one in inside if one.HasField("request_put")}
+    assert puts == {KEYS.ordered(1, b"k0"): b"v", home + b"%020d/k0" % 1: b""}
+    assert batch.bytes == 1
 
 
 def test_dispatcher_prefers_a_consumer_on_the_leaders_node_then_the_least_loaded() -> None:

@@ -44,6 +44,10 @@ def options(parser: argparse.ArgumentParser) -> None:
         "--server", metavar="STORE", action="append", default=[],
         help="for servers (yirangmq serve --store etcd://…?name=STORE) before this store; main: the one without name",
     )  # fmt: skip
+    parser.add_argument(
+        "--references", action="store_true",
+        help="consumers may read the messages in line, as those with copies='reference' do",
+    )  # fmt: skip
     for name, what in (("--producer", "sends"), ("--consumer", "takes")):
         parser.add_argument(name, metavar="NAME", action="append", default=[], help=f"a client that {what}; repeat it")
 
@@ -59,7 +63,8 @@ def _chosen(args: argparse.Namespace) -> "list[EtcdRole]":
         return roles
     for client in clients:
         validation.check_consumer(client, "--producer/--consumer")
-    return roles + roles_of(validation.check_dispatched_queue(args.queue, "QUEUE"), args.producer, args.consumer)
+    queue = validation.check_dispatched_queue(args.queue, "QUEUE")
+    return roles + roles_of(queue, args.producer, args.consumer, references=args.references)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

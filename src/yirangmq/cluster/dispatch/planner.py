@@ -236,7 +236,7 @@ def _deliver_returned(queue_state: EtcdQueueState, batch: PlannedTransaction, no
         if body is None:
             continue
         consumer = queue_state.choose()
-        if consumer is None or not batch.accepts(len(body)):
+        if consumer is None or not batch.accepts(_copy_size(consumer, body)):
             return
         _copy(batch, queue_state.deliver(message, consumer, now), consumer, body)
         batch.builder.put(queue_state.keys.retry(message.seq), messages.encode_note(message, out=True))
@@ -245,7 +245,7 @@ def _deliver_returned(queue_state: EtcdQueueState, batch: PlannedTransaction, no
 
 def _deliver_unassigned(queue_state: EtcdQueueState, batch: PlannedTransaction, now: int) -> None:
     for one in queue_state.read_ahead:
-        if (consumer := queue_state.choose()) is None or not batch.accepts(len(one.value)):
+        if (consumer := queue_state.choose()) is None or not batch.accepts(_copy_size(consumer, one.value)):
             return
         message = messages.new_message(queue_state.keys.queue, one.number, one.name)
         _copy(batch, queue_state.deliver(message, consumer, now), consumer, one.value)
@@ -254,9 +254,13 @@ def _deliver_unassigned(queue_state: EtcdQueueState, batch: PlannedTransaction, 
 
 
 def _copy(batch: PlannedTransaction, message: Message, consumer: RegisteredConsumer, body: bytes) -> None:
-    batch.builder.put(copy_key(consumer.home, message), body)
+    batch.builder.put(copy_key(consumer.home, message), b"" if consumer.references else body)
     batch.deliveries.append(message)
-    batch.bytes += len(body)
+    batch.bytes += _copy_size(consumer, body)
+
+
+def _copy_size(consumer: RegisteredConsumer, body: bytes) -> int:
+    return 0 if consumer.references else len(body)
 
 
 def copy_key(home: bytes, message: Message) -> bytes:
@@ -295,9 +299,8 @@ def _move_one(
     builder.put(queue_state.keys.ordered(index, arrival.name), value)
     batch.bytes += len(value)
     is_first = batch.assigned + 1 == index and not queue_state.policy.paused
-    fits = batch.bytes + len(value) <= min(MAX_BYTES, batch.max_bytes)
-    consumer = queue_state.choose() if is_first and fits else None
-    if consumer is not None:
+    consumer = queue_state.choose() if is_first else None
+    if consumer is not None and batch.bytes + _copy_size(consumer, value) <= min(MAX_BYTES, batch.max_bytes):
         message = messages.new_message(queue_state.keys.queue, index, arrival.name)
         _copy(batch, queue_state.deliver(message, consumer, now), consumer, value)
         batch.assigned = index

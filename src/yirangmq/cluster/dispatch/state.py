@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from yirangmq.cluster.dispatch import messages
-from yirangmq.cluster.keys import Keys
+from yirangmq.cluster.keys import Keys, read_registration
 from yirangmq.core.message import Message
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.states import State
@@ -141,14 +141,16 @@ class KeyRewrite(NamedTuple):
 
 @dataclass(slots=True)
 class RegisteredConsumer:
-    """A registered consumer. ``near``: it is at this node. ``held``: numbers of its unacked messages."""
+    """A registered consumer. ``value`` is its registration, ``near``: it is at this node, ``references``: its copies
+    refer to the line, ``held``: numbers of its unacked messages."""
 
     home: bytes
     key: bytes
-    host: bytes
+    value: bytes
     lease: int
     created: int
     near: bool
+    references: bool
     held: set[int] = field(default_factory=set)
     acked_at: int = 0
 
@@ -215,16 +217,19 @@ class EtcdQueueState:
         has registered again."""
         known = self.consumers.get(home)
         if known is None or known.created != kv.create_revision:
-            near = kv.value == self.node.encode()
+            host, references = read_registration(kv.value)
+            near = host == self.node.encode()
             held = known.held if known is not None else set()
-            self.consumers[home] = RegisteredConsumer(home, kv.key, kv.value, kv.lease, kv.create_revision, near, held)
+            self.consumers[home] = RegisteredConsumer(
+                home, kv.key, kv.value, kv.lease, kv.create_revision, near, references, held
+            )
             self.rewrites.pop(kv.key, None)
             return
         known.lease = kv.lease
-        if kv.value == known.host:
+        if kv.value == known.value:
             self.rewrites.pop(kv.key, None)
         else:
-            self.rewrites[kv.key] = KeyRewrite(kv.mod_revision, known.host)
+            self.rewrites[kv.key] = KeyRewrite(kv.mod_revision, known.value)
 
     def unregister(self, home: bytes, key: bytes, now: int) -> None:
         """Remove a consumer that left or lost its lease; its messages come back."""
