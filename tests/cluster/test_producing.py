@@ -3,14 +3,16 @@ full."""
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.etcd.proxy import Proxy
 from tests.support.etcd import EtcdCluster, at, keys_of, play, running
 from tests.support.wait import soon
 from yirangmq.clock import TimeOrderedIds
-from yirangmq.cluster.clients import LEVELS, NEARLY_FULL, EtcdConsumer, Producer
+from yirangmq.cluster.clients import LEVELS, MAX_OUTSTANDING, NEARLY_FULL, EtcdConsumer, Producer
 from yirangmq.cluster.etcd.address import EtcdAddress
 from yirangmq.cluster.etcd.diagnostics import repair
 from yirangmq.cluster.etcd.maintenance import Maintenance
@@ -19,12 +21,15 @@ from yirangmq.cluster.keys import Keys
 from yirangmq.core.errors import BadInput, QuotaExceeded, StoreFull, Unavailable
 
 pytestmark = pytest.mark.process
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_cluster_producer_at_each_level_keeps_confirmed_messages_after_a_kill_of_all_members(
     tmp_path: Path, queue: str, level: str
 ) -> None:
+    """E-17: what was confirmed survives at each level; ``none`` loses what etcd refuses, and counts it."""
+
     async def game(etcd: EtcdCluster) -> None:
         async with at(*etcd.endpoints) as client:
             producer = Producer(client, queue, "me", TimeOrderedIds(), level)
@@ -42,6 +47,46 @@ def test_cluster_producer_at_each_level_keeps_confirmed_messages_after_a_kill_of
 
     with EtcdCluster(tmp_path / "etcd") as cluster:
         play(game(cluster))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_cluster_producer_killed_loses_at_most_what_its_level_left_unconfirmed(
+    etcd: EtcdCluster, queue: str, level: str
+) -> None:
+    """E-17: loss test. The network to etcd stops, and when the producer has waited for an answer in vain it is killed.
+    Of the messages for which ``publish`` had returned, ``majority`` loses none, ``few`` at most ``MAX_OUTSTANDING``
+    calls, ``none`` all since the network stopped. What was flushed is there at every level."""
+    flushed = 20
+
+    async def game() -> None:
+        async with at(*etcd.endpoints) as client, Proxy(etcd.endpoints[0]) as proxy:
+            words = ("-m", "tests.support.etcd_producer", proxy.endpoint, queue, level, str(flushed))
+            pipe = asyncio.subprocess.PIPE
+            process = await asyncio.create_subprocess_exec(sys.executable, *words, stdin=pipe, stdout=pipe, cwd=ROOT)
+            assert process.stdin is not None
+            assert process.stdout is not None
+            while (line := await process.stdout.readline()) != b"flushed\n":
+                assert line, "the producer ended"
+            proxy.holds, connections = True, proxy.accepted
+            process.stdin.write(b"\n")
+            saying = asyncio.ensure_future(process.stdout.read())
+            await soon(lambda: proxy.accepted > connections, what="it tries again by another connection")
+            process.kill()
+            said = (await saying).splitlines()
+            await process.wait()
+            returned = {b"m" + line.split()[1] for line in said if line.startswith(b"done ")}
+            there = {key.rsplit(b"/", 1)[1] for key in await keys_of(client, Keys(queue).base + b"p/")}
+            assert there == {b"m%d" % number for number in range(flushed)}
+            lost = returned - there
+            if level == "majority":
+                assert lost == set()
+                assert said == [b"begin %d" % flushed]
+            elif level == "few":
+                assert len(lost) == MAX_OUTSTANDING
+            else:
+                assert len(lost) >= MAX_OUTSTANDING
+
+    play(game())
 
 
 def test_cluster_producer_levels_few_and_none_do_not_wait_and_few_raises_errors_at_flush(

@@ -23,6 +23,7 @@ from yirangmq.cluster.keys import Keys, write_policy
 from yirangmq.cluster.node import ClusterNode, ClusterNodeSettings
 from yirangmq.core.errors import BadPolicy, TooLarge
 from yirangmq.core.message import Reason
+from yirangmq.testing import ManualClock
 
 pytestmark = pytest.mark.process
 
@@ -433,6 +434,66 @@ def test_leader_key_overwritten_before_the_leader_watches_is_restored(etcd: Etcd
             leading.cancel()
             await asyncio.gather(leading, return_exceptions=True)
             await client.revoke(lease)
+
+    play(game())
+
+
+def test_dispatcher_gives_up_the_lead_of_a_queue_after_600_s_without_a_message(
+    etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E-23, by the default settings."""
+    clock, step, steps = ManualClock(), Dispatcher._step, 0
+
+    async def counted(self: Dispatcher, *given: Any) -> None:
+        nonlocal steps
+        steps += 1
+        await step(self, *given)
+
+    monkeypatch.setattr(Dispatcher, "_step", counted)
+
+    async def game() -> None:
+        async with running(etcd.endpoints, clock=clock) as node, at(*etcd.endpoints) as client:
+            stage = DispatcherHarness(etcd, client, queue)
+            await stage.producer.publish(b"1")
+            async with EtcdConsumer(client, queue, "bob") as consumer:
+                await take(consumer, 1)
+
+            def is_idle() -> bool:
+                book = node.dispatchers[queue].queue_state
+                return book is not None and book.is_idle()
+
+            await soon(is_idle, what="an empty queue without consumers")
+            clock.advance(599_000)
+            before = steps
+            await write_policy(client, queue, b"{}")  # wakes it; nothing is written by it
+            await soon(lambda: steps >= before + 3, what="it looks")
+            assert queue in node.dispatchers
+            clock.advance(1_000)
+            await stage.lost(stage.keys.leader)
+
+    play(game())
+
+
+def test_etcd_lease_of_a_consumer_that_is_killed_ends_after_5_s(etcd: EtcdCluster, queue: str) -> None:
+    """E-23: by the default settings of our consumer, its registration is on a lease of 5 s; when the lease ends, the
+    registration is gone and its messages are given to the next consumer."""
+
+    async def game() -> None:
+        async with staged(etcd, queue) as stage:
+            dead = EtcdConsumer(stage.client, queue, "dead")
+            await dead.__aenter__()
+            registration = await stage.client.get(stage.keys.home("dead"))
+            assert registration is not None
+            told = json.loads(etcd.ctl("lease", "timetolive", f"{registration.lease:x}", "--write-out", "json"))
+            assert told["granted-ttl"] == 5
+            await stage.producer.publish(b"1", "k")
+            await stage.waits_for(stage.copy("dead", 1, "k"))
+            assert dead._lease is not None
+            await dead._lease.stop()  # as if it had been killed: no renewal, no revocation
+            await dead._stop_watch()
+            async with EtcdConsumer(stage.client, queue, "bob") as consumer:
+                assert [one.number for one in await take(consumer, 1)] == [1]
+            assert not await stage.has(stage.keys.home("dead"))
 
     play(game())
 

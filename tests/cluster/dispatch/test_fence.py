@@ -157,6 +157,7 @@ def test_dispatcher_registration_names_the_host_and_the_kind_of_copies() -> None
 
 
 def test_dispatcher_prefers_a_consumer_on_the_leaders_node_then_the_least_loaded() -> None:
+    """E-23."""
     ledger = filled(5, window=2)
     near, far, other = (registered(ledger, *one) for one in (("c", b"here"), ("a", b"there"), ("b", b"there")))
     planner.plan(ledger, 1, 0, 0.0)

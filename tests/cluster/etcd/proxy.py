@@ -1,4 +1,4 @@
-"""A TCP proxy before one etcd member, which can be told to cut, and to swallow what comes back."""
+"""A TCP proxy before one etcd member, which can be told to cut, and to swallow what comes back or what is sent."""
 
 import asyncio
 import contextlib
@@ -6,13 +6,16 @@ import contextlib
 
 class Proxy:
     """``async with Proxy("host:port") as proxy``. ``cut_after``: bytes of answers after which all connections are cut,
-    once. ``deaf``: answers are swallowed; the member hears everything."""
+    once. ``deaf``: answers are swallowed; the member hears everything. ``holds``: requests are swallowed; the member
+    hears nothing more. ``accepted`` counts connections."""
 
     def __init__(self, endpoint: str, cut_after: int = 0) -> None:
         self._target = endpoint
         self.cut_after = cut_after
         self.deaf = False
+        self.holds = False
         self.cuts = 0
+        self.accepted = 0
         self._passed = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -38,6 +41,7 @@ class Proxy:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self.accepted += 1
         host, port = self._target.rsplit(":", 1)
         with contextlib.suppress(OSError, asyncio.CancelledError):
             theirs, ours = await asyncio.open_connection(host, int(port))
@@ -48,7 +52,7 @@ class Proxy:
     async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, answers: bool) -> None:
         try:
             while data := await source.read(65536):
-                if answers and self.deaf:
+                if self.deaf if answers else self.holds:
                     continue
                 sink.write(data)
                 await sink.drain()
