@@ -44,7 +44,7 @@ from yirangmq.cluster.etcd.address import EtcdAddress  # noqa: E402
 from yirangmq.cluster.etcd.client import Etcd, list_and_watch  # noqa: E402
 from yirangmq.cluster.etcd.maintenance import Maintenance  # noqa: E402
 from yirangmq.cluster.keys import BODY as BODY_COPIES  # noqa: E402
-from yirangmq.cluster.keys import REFERENCE, Keys  # noqa: E402
+from yirangmq.cluster.keys import REFERENCE, Keys, set_long_keys  # noqa: E402
 from yirangmq.cluster.node import ClusterNode, ClusterNodeSettings  # noqa: E402
 from yirangmq.core.errors import Unavailable  # noqa: E402
 from yirangmq.format.json_codec import loads  # noqa: E402
@@ -265,15 +265,18 @@ class Crew(NamedTuple):
         return {kind: one.totals() for kind, one in self._asdict().items()}
 
 
-async def count_bytes(etcds: EtcdCluster, queue: str, count: int, batch: int, **how: Any) -> dict[str, float]:
-    """Requests and bytes of one message on each hop, in batches of ``batch``. ``how`` is said to the consumer."""
+async def count_bytes(
+    etcds: EtcdCluster, queue: str, count: int, batch: int, *, copies: str, long_keys: bool
+) -> dict[str, float]:
+    """Requests and bytes of one message on each hop, in batches of ``batch``."""
     address = EtcdAddress(endpoints=tuple(etcds.endpoints))
     stop = asyncio.Event()
     async with CountingEtcd(address) as one, CountingEtcd(address) as two, CountingEtcd(address) as three:
         crew = Crew(one, two, three)
         settings = ClusterNodeSettings(name="here", poll=600, lease=600, compact=0, near=600)
         producer = Producer(crew.producer, queue, "bench", TimeOrderedIds())
-        async with at(*etcds.endpoints) as eyes, EtcdConsumer(crew.consumer, queue, "bench", **how) as consumer:
+        async with at(*etcds.endpoints) as eyes, EtcdConsumer(crew.consumer, queue, "bench", copies=copies) as consumer:
+            await set_long_keys(eyes, queue, on=long_keys)
             node = ClusterNode(crew.node, address, SystemClock(), TimeOrderedIds(), settings)
             serving = asyncio.ensure_future(node.run(stop))
             batches = consumer.batches(batch)
@@ -332,10 +335,11 @@ def show_bytes(label: str, found: dict[str, float]) -> None:
 
 def measure_bytes(members: int, count: int) -> None:
     with tempfile.TemporaryDirectory() as folder, EtcdCluster(Path(folder) / "etcd", members, FLAGS) as etcds:
-        for batch, copies in ((BATCH, BODY_COPIES), (BATCH, REFERENCE), (1, BODY_COPIES), (1, REFERENCE)):
-            number = max(batch, count * batch // BATCH)
-            found = play(count_bytes(etcds, f"{copies}-{batch}", number, batch, copies=copies))
-            show_bytes(f"{members} members, batches of {batch}, copies of a {copies}", found)
+        kinds = ((BODY_COPIES, False), (REFERENCE, False), (BODY_COPIES, True))
+        for batch, (copies, long_keys) in itertools.product((BATCH, 1), kinds):
+            number, name = max(batch, count * batch // BATCH), f"{copies}{' and long keys' if long_keys else ''}"
+            counted = count_bytes(etcds, f"{name}-{batch}", number, batch, copies=copies, long_keys=long_keys)
+            show_bytes(f"{members} members, batches of {batch}, copies of a {name}", play(counted))
 
 
 def measure(members: int, quick: bool) -> None:

@@ -46,7 +46,10 @@ def test_cli_cluster_manages_a_queue_from_its_creation_to_another_leader(
 ) -> None:
     (tmp_path / "policy.json").write_text('{"retry": {"limit": 1}}')
     assert commands("create", queue, "--policy", str(tmp_path / "policy.json"))["created"] is True
-    assert commands("create", queue)["created"] is False
+    assert commands("create", queue, "--long-keys")["created"] is False
+    assert [one["long_keys"] for one in commands("status")["queues"] if one["queue"] == queue] == [True]
+    assert commands("create", queue, "--no-long-keys")["created"] is False
+    assert [one["long_keys"] for one in commands("status")["queues"] if one["queue"] == queue] == [False]
     (tmp_path / "policy.json").write_text('{"ttlSec": 1}')
     refused = commands("create", queue, "--policy", str(tmp_path / "policy.json"), code=2)
     assert (refused["code"], refused["field"]) == ("bad_policy", "ttlSec")

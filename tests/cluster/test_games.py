@@ -1,6 +1,6 @@
 """Everything at once, by dice: nodes that come and go and are deposed, consumers that ack, refuse, dawdle and leave,
-producers that send again. At the end every message was acked, has had one number only, and nothing of it is left in
-etcd."""
+producers that send again; second copies of the line that begin and end. At the end every message was acked, has had one
+number only, and nothing of it is left in etcd."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from yirangmq.clock import TimeOrderedIds
 from yirangmq.cluster.clients import EtcdConsumer, Producer, ReceivedMessage
 from yirangmq.cluster.dispatch.dispatcher import DispatcherOptions
 from yirangmq.cluster.etcd.client import Etcd, prefix_end
-from yirangmq.cluster.keys import Keys, write_policy
+from yirangmq.cluster.keys import COPIES, Keys, set_long_keys, write_policy
 
 pytestmark = pytest.mark.process
 MESSAGES = 300
@@ -47,7 +47,8 @@ class Game:
 
     async def consume(self, client: Etcd, name: str) -> None:
         while not self.over.is_set():
-            async with EtcdConsumer(client, self.queue, name) as consumer:
+            copies = self.dice.choice(COPIES)
+            async with EtcdConsumer(client, self.queue, name, copies=copies) as consumer:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.3 + self.dice.random()):
                         async for batch in consumer.batches(self.dice.randint(1, 20)):
@@ -55,6 +56,7 @@ class Game:
                                 await self.work(consumer, one)
 
     async def work(self, consumer: EtcdConsumer, one: ReceivedMessage) -> None:
+        assert one.value == one.name.encode()
         self.numbers.setdefault(one.name, set()).add(one.number)
         fate = self.dice.random()
         if fate < 0.15:
@@ -77,6 +79,7 @@ class Game:
         while not self.over.is_set():
             await asyncio.sleep(self.dice.random() * 0.5)
             await client.delete(self.keys.leader)
+            await set_long_keys(client, self.queue, on=self.dice.random() < 0.5)
 
     async def is_finished(self, client: Etcd) -> bool:
         if len(self.sent) < MESSAGES or not self.sent <= self.acked:
@@ -84,7 +87,7 @@ class Game:
         for start, end in ((b"0", b":"), (b"p/", b"p0"), (b"r/", b"r0"), (b"dead/", b"dead0")):
             if (await client.range(self.keys.base + start, self.keys.base + end, count_only=True)).count:
                 return False
-        return True
+        return not (await client.range(*self.keys.long_line, count_only=True)).count
 
     async def play(self) -> None:
         async with at(*self.etcds.endpoints) as client, at(*self.etcds.endpoints) as other:

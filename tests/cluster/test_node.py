@@ -146,6 +146,21 @@ def test_consumer_with_references_follows_copies_of_every_kind(etcd: EtcdCluster
     play(game())
 
 
+def test_consumer_of_bodies_follows_a_reference_that_its_namesake_left(etcd: EtcdCluster, queue: str) -> None:
+    """A consumer with references has left and come again without, before its copies were taken away."""
+
+    async def game() -> None:
+        keys = Keys(queue)
+        async with at(*etcd.endpoints) as client, EtcdConsumer(client, queue, "bob") as consumer:
+            await client.put(keys.ordered(1, b"k"), b"body")
+            await client.put(keys.home("bob") + b"%020d/k" % 1, b"")
+            [one] = await anext(consumer.batches())
+            assert one.value == b"body"
+            await client.delete(keys.base, keys.base[:-1] + b"0")
+
+    play(game())
+
+
 def test_dispatcher_gives_bodies_and_references_to_consumers_of_one_queue(etcd: EtcdCluster, queue: str) -> None:
     """Also what comes back from one and goes to the other."""
 

@@ -40,6 +40,8 @@ class DispatchedQueueStatus(NamedTuple):
     moved: int
     acked: int
     at: int
+    long_keys: bool
+    """The line has a second copy under ``/queue/QUEUE/``."""
 
 
 async def queue_status(etcd: Etcd, queue: str) -> DispatchedQueueStatus:
@@ -49,12 +51,12 @@ async def queue_status(etcd: Etcd, queue: str) -> DispatchedQueueStatus:
     counted = [(base + b"0", keys.ordered_end), (base + b"r/", base + b"r0"), (base + b"dead/", base + b"dead0")]
     counted += keys.inbox_places()
     homes = [get(start, end, keys_only=True) for start, end in keys.consumers()]
-    reads = [get(keys.leader), get(keys.state)]
+    reads = [get(keys.leader), get(keys.state), get(keys.long_leader, keys_only=True)]
     reads += [get(start, end, count_only=True) for start, end in counted]
     answer = await etcd.txn([], [*reads, *homes], repeat=True)
     found = [one.response_range for one in answer.responses]
     leader, state = (one.kvs[0].value if one.kvs else b"" for one in found[:2])
-    line, notes, dead, *inboxes = (one.count for one in found[2 : -len(homes)])
+    line, notes, dead, *inboxes = (one.count for one in found[3 : -len(homes)])
     under = [keys.parsed(kv.key) for one in found[-len(homes) :] for kv in one.kvs]
     kept = _numbers(state)
     return DispatchedQueueStatus(
@@ -70,6 +72,7 @@ async def queue_status(etcd: Etcd, queue: str) -> DispatchedQueueStatus:
         moved=kept["moved"],
         acked=kept["acked"],
         at=kept["at"],
+        long_keys=bool(found[2].kvs),
     )
 
 

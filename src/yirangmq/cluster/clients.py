@@ -113,13 +113,11 @@ class EtcdConsumer:
             if not self._arrived:
                 await self._wait(lease)
                 continue
-            count = most
-            if self._registration.references:
-                try:
-                    count = await self._read_references(min(most, max(1, READ_BYTES // self._mean_bytes)))
-                except Unavailable:  # as long as the lease lives, the messages are this consumer's
-                    await asyncio.sleep(PAUSE_SECONDS)
-                    continue
+            try:
+                count = await self._read_references(most)
+            except Unavailable:  # as long as the lease lives, the messages are this consumer's
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
             if count and lease.is_alive:
                 yield self._take_arrived(count)
 
@@ -149,14 +147,23 @@ class EtcdConsumer:
         """Read the bodies of the next copies that have none from the line, by one request; return how many messages
         at the front are complete.
 
+        A consumer that asks for bodies also does: the copies may be those of a consumer of the same name that asked for
+        references and has just left. If it may not read the line, there was no such consumer.
+
         A message that is no longer in line was settled by another consumer, or removed by hand: its copy is dropped.
         The messages stay in ``_arrived`` meanwhile, so that a cancelled read loses none."""
         part = list(islice(self._arrived, most))
-        wanted = [one for one in part if not one.value]
+        wanted = [one for one in part if not one.value][: min(BATCH, max(1, READ_BYTES // self._mean_bytes))]
         if not wanted:
             return len(part)
+        part = part[: part.index(wanted[-1]) + 1]
         reads = [get(self._keys.ordered(one.number, one.key.rpartition(b"/")[2])) for one in wanted]
-        answer = await self._etcd.txn([], reads, repeat=True)
+        try:
+            answer = await self._etcd.txn([], reads, repeat=True)
+        except NotAllowed:
+            if self._registration.references:
+                raise
+            return len(part)
         found = {
             one.key: one._replace(value=kv.value)
             for one, part_answer in zip(wanted, answer.responses, strict=True)

@@ -15,6 +15,9 @@ or ``consumer``. The dispatcher writes the short forms, and puts a consumer's co
     s                     state of the dispatcher
     policy                policy of the queue
 
+The key ``/queue/QUEUE`` asks for a second copy of the line under ``/queue/QUEUE/NUMBER/NAME``
+(``cluster.dispatch.long_keys``).
+
 A policy may have only members that a dispatcher acts on. The inbox watch passes on the messages of plain clients, in
 order of arrival. The server deletes the key of a message in the same commit that stores the message."""
 
@@ -84,15 +87,29 @@ class Keys:
         self.base = self.leader + b"/"
         self.state = self.base + b"s"
         self.policy = self.base + POLICY
+        self.long_leader = ROOTS[1] + queue.encode()
+        """While this key exists, the line has a second copy below it; its value is the name of the leader."""
         self._plain_prefix = self.base + b"p/"
 
     def ordered(self, index: int, name: bytes) -> bytes:
         return self.base + b"%020d/" % index + name
 
+    def long_ordered(self, index: int, name: bytes) -> bytes:
+        """Return the key of the second copy of a message in line."""
+        return self.long_leader + b"/%020d/" % index + name
+
     def in_line(self, key: bytes) -> tuple[int, bytes] | None:
         """Return number and name of a message in line; None if the key is not of that form (a foreign key)."""
-        text, slash, name = key.removeprefix(self.base).partition(b"/")
-        return (int(text), name) if slash and len(text) == DIGITS and text.isdigit() else None
+        return _number_and_name(key.removeprefix(self.base))
+
+    def in_long_line(self, key: bytes) -> tuple[int, bytes] | None:
+        """Return number and name of a second copy; None if the key is not of that form."""
+        return _number_and_name(key.removeprefix(self.long_leader + b"/"))
+
+    @property
+    def long_line(self) -> tuple[bytes, bytes]:
+        """Return the range of the second copies."""
+        return self.long_leader + b"/0", self.long_leader + b"/:"
 
     def from_index(self, index: int) -> bytes:
         """Return the lower bound of the keys in line from ``index`` on."""
@@ -155,6 +172,11 @@ class Keys:
         if kind in CONSUMERS and rest and rest[0]:
             return _of_consumer(b"/".join((key[: len(root or b"")] + parts[0], kind, rest[0])) + b"/", rest)
         return PolicyKey() if kind == POLICY and not rest and root == ROOTS[0] else None
+
+
+def _number_and_name(rest: bytes) -> tuple[int, bytes] | None:
+    text, slash, name = rest.partition(b"/")
+    return (int(text), name) if slash and len(text) == DIGITS and text.isdigit() else None
 
 
 def _of_consumer(home: bytes, rest: list[bytes]) -> ParsedKey | None:
@@ -263,6 +285,12 @@ async def write_policy(etcd: Etcd, queue: str, text: bytes) -> bool:
         [mod_revision_equals(keys.policy, 0)], [put(keys.policy, text)], [put(keys.policy, text)], repeat=True
     )
     return bool(answer.succeeded)
+
+
+async def set_long_keys(etcd: Etcd, queue: str, *, on: bool) -> None:
+    """Begin or end the second copy of a queue's line. The leader acts on it at once, or when there is one."""
+    key = Keys(queue).long_leader
+    await etcd.txn([mod_revision_equals(key, 0)], [put(key, b"")] * on, [delete(key)] * (not on), repeat=True)
 
 
 # -- inboxes of a served store -----------------------------------------------------------------------------------------

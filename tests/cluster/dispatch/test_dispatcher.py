@@ -19,7 +19,7 @@ from yirangmq.cluster.etcd.address import EtcdAddress
 from yirangmq.cluster.etcd.channel import RevisionCompacted
 from yirangmq.cluster.etcd.client import Etcd, prefix_end, put
 from yirangmq.cluster.etcd.quota import EtcdQuota
-from yirangmq.cluster.keys import Keys, write_policy
+from yirangmq.cluster.keys import Keys, set_long_keys, write_policy
 from yirangmq.cluster.node import ClusterNode, ClusterNodeSettings
 from yirangmq.core.errors import BadPolicy, TooLarge
 from yirangmq.core.message import Reason
@@ -130,6 +130,84 @@ def test_dispatcher_reads_all_spellings_of_the_keys_as_one_queue(etcd: EtcdClust
             assert {name for _, name in copies} == wanted
             await stage.client.delete(long + b"0", long + b":")
             await soon(stage.is_drained, what="all acked")
+
+    play(game())
+
+
+def test_long_keys_of_a_queue_show_its_line_to_clients_of_the_long_spelling(etcd: EtcdCluster, queue: str) -> None:
+    """Seed 003: /queue/{q}, its producers, its line and its consumers, with etcdctl alone."""
+
+    async def game() -> None:
+        async with staged(etcd, queue) as stage:
+            etcd.ctl("put", f"/queue/{queue}", "")
+            etcd.ctl("put", f"/queue/{queue}/producer/ann/k1", "hello")
+            assert await stage.waits_for(stage.keys.long_ordered(1, b"k1")) == b"hello"
+            assert await stage.value(stage.keys.ordered(1, b"k1")) == b"hello"
+            etcd.ctl("put", f"/queue/{queue}", "somebody")
+
+            async def names_the_leader() -> bool:
+                return await stage.value(stage.keys.long_leader) == b"here"
+
+            await soon(names_the_leader, what="the leader at the long key")
+            etcd.ctl("put", f"/queue/{queue}/consumer/me/", "my-host")
+            await stage.waits_for(f"/queue/{queue}/consumer/me/{1:020}/k1".encode())
+            etcd.ctl("del", f"/queue/{queue}/consumer/me/{1:020}/k1")
+            await stage.lost(stage.keys.long_ordered(1, b"k1"))
+            await stage.lost(stage.keys.ordered(1, b"k1"))
+            await stage.producer.publish_many([b"2", b"3"], ["k2", "k3"])
+            await stage.waits_for(stage.keys.long_ordered(3, b"k3"))
+            etcd.ctl("del", f"/queue/{queue}")
+            await stage.lost(stage.keys.long_ordered(3, b"k3"))
+            assert not await stage.has(stage.keys.long_ordered(2, b"k2"))
+            assert await stage.has_in_line(2)
+            await stage.producer.publish(b"4", "k4")
+            await stage.waits_for(stage.keys.ordered(4, b"k4"))
+            assert not await stage.has(stage.keys.long_ordered(4, b"k4"))
+            await soon(lambda: stage.has_in_line(3))
+
+    play(game())
+
+
+def test_long_keys_end_with_their_message_after_a_nack_and_among_the_dead(etcd: EtcdCluster, queue: str) -> None:
+    async def game() -> None:
+        async with at(*etcd.endpoints) as client:
+            await set_long_keys(client, queue, on=True)
+        async with staged(etcd, queue) as stage, EtcdConsumer(stage.client, queue, "bob") as consumer:
+            await stage.producer.publish(b"1", "k")
+            [one] = await take(consumer, 1, ack=False)
+            await consumer.nack(one, delay=0)
+            [again] = await take(consumer, 1, ack=False)
+            assert await stage.value(stage.keys.long_ordered(1, b"k")) == b"1"
+            await consumer.nack(again, Reason.REJECTED)
+            await stage.waits_for(stage.keys.dead(1, b"k"))
+            assert not await stage.has(stage.keys.long_ordered(1, b"k"))
+            await stage.producer.publish(
+                bytes(700_000), "large"
+            )  # the largest: in line twice, and then to the consumer
+            [large] = await take(consumer, 1, ack=False)
+            assert len(await stage.waits_for(stage.keys.long_ordered(2, b"large"))) == len(large.value) == 700_000
+
+    play(game())
+
+
+def test_long_keys_without_a_message_in_line_are_removed_by_the_next_leader(etcd: EtcdCluster, queue: str) -> None:
+    """A leader of an older version left them behind. Keys of others stay, and so does what was in line before."""
+
+    async def game() -> None:
+        async with at(*etcd.endpoints) as client:
+            stage = DispatcherHarness(etcd, client, queue)
+            async with running(etcd.endpoints):
+                await set_long_keys(client, queue, on=True)
+                await stage.producer.publish_many([b"1", b"2"], ["k1", "k2"])
+                await stage.waits_for(stage.keys.long_ordered(2, b"k2"))
+            foreign = stage.keys.long_leader + b"/00/k"
+            for number in (1, 2, *range(5, 300)):
+                await client.put(stage.keys.long_ordered(number, b"old"), b"")
+            await client.put(foreign, b"mine")
+            async with running(etcd.endpoints):
+                await stage.lost(stage.keys.long_ordered(299, b"old"))
+                left = set(await keys_of(client, stage.keys.long_leader + b"/"))
+                assert left == {stage.keys.long_ordered(1, b"k1"), stage.keys.long_ordered(2, b"k2"), foreign}
 
     play(game())
 

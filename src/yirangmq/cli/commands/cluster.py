@@ -173,16 +173,23 @@ def create_options(parser: argparse.ArgumentParser) -> None:
     etcd_options(parser)
     parser.add_argument("queue", metavar="QUEUE", help="its name")
     parser.add_argument("--policy", metavar="FILE", help="JSON file with its policy, '-' for stdin (docs/policy.md)")
+    parser.add_argument(
+        "--long-keys", action=argparse.BooleanOptionalAction,
+        help="put each message in line under /queue/QUEUE/ too, for clients that watch there (default: as it is; a new "
+        "queue has no such copies)",
+    )  # fmt: skip
 
 
 def run_create(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.cluster.keys import write_policy
+    from yirangmq.cluster.keys import set_long_keys, write_policy
 
     queue = validation.check_dispatched_queue(args.queue, "QUEUE")
     text = read_input(args.policy, MAX_POLICY_BYTES) if args.policy else b"{}"
 
     async def create(etcd: "Etcd", _: "EtcdAddress") -> int:
         was_new = await write_policy(etcd, queue, text)
+        if args.long_keys is not None:
+            await set_long_keys(etcd, queue, on=args.long_keys)
         done = "created" if was_new else "defined anew"
         screen.answer({"queue": queue, "created": was_new}, f"{queue}: {done}")
         return output.OK
@@ -224,6 +231,7 @@ COMMANDS = {
                     examples=(
                         ("with the usual numbers", "yirangmq cluster create jobs --store etcd://h1,h2,h3"),
                         ("with a policy", "yirangmq cluster create jobs --policy jobs.json --store etcd://h1"),
+                        ("for clients that watch /queue/jobs/", "yirangmq cluster create jobs --long-keys"),
                     ),
                     options=create_options,
                     run=run_create,

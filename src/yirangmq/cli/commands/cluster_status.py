@@ -135,7 +135,7 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
             keys = [one._asdict() for one in ignored]
             screen.document({"ok": True, "queues": [one._asdict() for one in found], "ignored": keys})
         else:
-            screen.table(QUEUES, [columns for *columns, _ in found])  # all but the instant
+            screen.table(QUEUES, [one[: len(QUEUES)] for one in found])
             for one in ignored:
                 screen.report(f"ignored: {one.key}: {one.reason}")
         return output.OK

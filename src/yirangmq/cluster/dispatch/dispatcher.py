@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from yirangmq.cluster.dispatch import planner
+from yirangmq.cluster.dispatch.long_keys import purge_long_line
 from yirangmq.cluster.dispatch.messages import sweep_dead
 from yirangmq.cluster.dispatch.planner import MAX_BYTES, MAX_MOVES, BatchLimits, PlannedTransaction
 from yirangmq.cluster.dispatch.recovery import DispatchRecovery, LeadershipLost, policy_of
@@ -36,6 +37,10 @@ PUT, DELETE = 0, 1
 MAX_SEPARATE_WATCHES = 32
 """Maximum number of consumers with a separate watch of their copies. Copies of further consumers are watched together
 with the rest, for puts and deletes."""
+
+
+class LongKeysChanged(Exception):
+    """The key that asks for a second copy of the line was put or deleted: the dispatcher reads its state again."""
 
 
 class QueueWatches:
@@ -58,6 +63,7 @@ class QueueWatches:
     def begin(self, revision: int, homes: Iterable[bytes]) -> None:
         keys = self._keys
         self._watch(keys.leader, b"", revision)
+        self._watch(keys.long_leader, b"", revision)
         self._watch(*keys.policy_and_rest(), revision)
         for start, end in keys.inboxes():
             self._watch(start, end, revision, deletes=False)
@@ -96,7 +102,7 @@ class QueueWatches:
                     if parts and (homes := self._new(events)):
                         self._part(start, end, watch.revision, homes)
                         return
-        except (RevisionCompacted, NotAllowed, LeadershipLost) as error:
+        except (RevisionCompacted, NotAllowed, LeadershipLost, LongKeysChanged) as error:
             self._wake(error)
 
     def _new(self, events: list[Any]) -> list[bytes]:
@@ -167,6 +173,8 @@ class Dispatcher:
         while True:
             try:
                 await self._lead(fence)
+            except LongKeysChanged:
+                continue
             except (Unavailable, RevisionCompacted) as error:
                 log.info("dispatcher_restarted", extra={"values": {"queue": self._keys.queue, "error": str(error)}})
                 await asyncio.sleep(PAUSE_SECONDS)
@@ -174,6 +182,7 @@ class Dispatcher:
     async def _lead(self, fence: int) -> None:
         self._failure = None
         queue_state, revision = await self._recovery.read(fence, self._lease)
+        await purge_long_line(self._etcd, self._keys, fence, keep=queue_state.long_keys)
         self.queue_state = queue_state
         watches = QueueWatches(self._etcd, self._keys, lambda event: self._on_event(event, fence), self._on_wake)
         watches.begin(revision + 1, queue_state.consumers)
@@ -337,6 +346,12 @@ class Dispatcher:
             if event.type == DELETE or kv.create_revision != fence:
                 raise LeadershipLost(self._keys.queue)
             queue_state.check_leader_key(kv, self._lease)
+            return
+        if kv.key == self._keys.long_leader:
+            if (event.type == PUT) != queue_state.long_keys:
+                raise LongKeysChanged
+            if event.type == PUT:
+                queue_state.check_long_leader_key(kv)
             return
         match self._keys.parsed(kv.key):
             case InboxKey(sender, name) if event.type == PUT:

@@ -161,11 +161,11 @@ def _remove(queue_state: EtcdQueueState, batch: PlannedTransaction, *, is_busy: 
     for run in _runs(queue_state):
         if is_busy and len(run) < MIN_RUN and len(queue_state.removals) < LONE_REMOVALS:
             continue
-        if not batch.builder.has_capacity(1 + len(run)):
+        if not batch.builder.has_capacity(2 + len(run)):
             return
-        first, last = run[0], run[-1]
-        end = queue_state.keys.ordered(last.number, last.name) + b"\0"
-        batch.builder.delete(queue_state.keys.ordered(first.number, first.name), end)
+        first, last, keys = run[0], run[-1], queue_state.keys
+        for key_of in (keys.ordered, keys.long_ordered) if queue_state.long_keys else (keys.ordered,):
+            batch.builder.delete(key_of(first.number, first.name), key_of(last.number, last.name) + b"\0")
         for one in run:
             batch.removed.add(one.number)
             if one.noted:
@@ -206,7 +206,7 @@ def _revoke(queue_state: EtcdQueueState, batch: PlannedTransaction) -> None:
         inside = [client.delete(copy), *operations]
         batch.returns.append((batch.builder.answer_index, index, one))
         on_failure = [client.delete(one.nack_key)] if one.nack_key else []
-        key_bytes = 6 * len(copy) + 2 * len(one.nack_key)  # the longest key, in six operations
+        key_bytes = 7 * len(copy) + 2 * len(one.nack_key)  # the longest key, in seven operations
         batch.builder.add(client.nested([client.exists(copy)], inside + on_failure, on_failure), key_bytes)
         batch.bytes += size
 
@@ -216,6 +216,7 @@ def _return_operations(queue_state: EtcdQueueState, index: int, one: Revocation)
     if message.state in (State.READY, State.DELAYED):
         return [client.put(keys.retry(index), messages.encode_note(message, out=False))]
     gone = [client.delete(keys.ordered(index, name)), client.delete(keys.retry(index))]
+    gone += [client.delete(keys.long_ordered(index, name))] * queue_state.long_keys
     if message.state is State.DROPPED:
         return gone
     body = queue_state.bodies.get(index)
@@ -276,8 +277,7 @@ def _move(queue_state: EtcdQueueState, batch: PlannedTransaction, now: int, most
             return
         if arrival.key in queue_state.inbox.stuck:
             continue
-        size = len(arrival.value)
-        if not batch.accepts(size):
+        if not batch.accepts(len(arrival.value) * (2 if queue_state.long_keys else 1)):
             return
         if queue_state.is_repeat(arrival, now) or seen.get((arrival.sender, arrival.name)) == arrival.value:
             gone = client.nested(
@@ -298,6 +298,9 @@ def _move_one(
     builder.delete(arrival.key)
     builder.put(queue_state.keys.ordered(index, arrival.name), value)
     batch.bytes += len(value)
+    if queue_state.long_keys:
+        builder.put(queue_state.keys.long_ordered(index, arrival.name), value)
+        batch.bytes += len(value)
     is_first = batch.assigned + 1 == index and not queue_state.policy.paused
     consumer = queue_state.choose() if is_first else None
     if consumer is not None and batch.bytes + _copy_size(consumer, value) <= min(MAX_BYTES, batch.max_bytes):

@@ -53,17 +53,20 @@ class DispatchRecovery:
         keys = self._keys
         head = await self._etcd.txn(
             [create_revision_equals(keys.leader, fence)],
-            [get(keys.leader), get(keys.state), get(keys.policy)],
+            [get(keys.leader), get(keys.state), get(keys.policy), get(keys.long_leader)],
             repeat=True,
         )
         if not head.succeeded:
             raise LeadershipLost(keys.queue)
         revision = int(head.header.revision)
-        leader, state, policy = (answer.response_range.kvs for answer in head.responses)
+        leader, state, policy, long_leader = (answer.response_range.kvs for answer in head.responses)
         queue_state = EtcdQueueState(
             keys.queue, self._node, policy_of(keys.queue, policy[0].value if policy else b""), self._window
         )
         queue_state.check_leader_key(leader[0], lease)
+        queue_state.long_keys = bool(long_leader)
+        for kv in long_leader:
+            queue_state.check_long_leader_key(kv)
         is_known = _read_state(queue_state, state[0].value if state else b"")
         if not is_known:
             await self._derive_numbers(queue_state, revision)

@@ -182,6 +182,8 @@ class EtcdQueueState:
         self.counters = DispatchCounters()
         self.counters_changed = False
         """A counter has changed since the state key was written."""
+        self.long_keys = False
+        """Messages in line have a second copy (``cluster.dispatch.long_keys``)."""
         self.inbox = DispatchInbox()
         self.read_ahead: deque[UnassignedMessage] = deque()
         self.read_ahead_bytes = 0
@@ -211,6 +213,13 @@ class EtcdQueueState:
             self.rewrites.pop(kv.key, None)
         else:
             self.rewrites[kv.key] = KeyRewrite(kv.mod_revision, self.node.encode(), lease)
+
+    def check_long_leader_key(self, kv: Any) -> None:
+        """Write the leader's name into ``/queue/QUEUE`` if it has another value."""
+        if kv.value != self.node.encode():
+            self.rewrites[kv.key] = KeyRewrite(kv.mod_revision, self.node.encode())
+        else:
+            self.rewrites.pop(kv.key, None)
 
     def register(self, home: bytes, kv: Any) -> None:
         """Add a consumer. A changed value of a known registration is rewritten to the first value, unless the consumer
