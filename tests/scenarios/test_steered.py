@@ -10,7 +10,7 @@ from yirangmq.core.errors import QuotaExceeded
 from yirangmq.observe.prometheus import METRICS
 
 pytestmark = pytest.mark.process
-PARTS = ("topic_", "feed_", "subscriber", "bridge_", "stomp_", "pair_", "alert")
+PARTS = ("topic_", "feed_", "subscriber", "bridge_", "stomp_", "pair_", "cluster_", "alert")
 OF_OTHER_DOORS = tuple(f"yirangmq_{part}" for part in PARTS)
 """Told where these are in use, or something came of them."""
 

@@ -74,6 +74,8 @@ async def find_dispatched_queues(etcd: Etcd) -> list[str]:
 
 # -- ignored keys ------------------------------------------------------------------------------------------------------
 
+MAX_IGNORED = 1_000
+"""Ignored keys that are listed; the search ends there."""
 MAX_KEYS_PER_GAP = 5
 """Keys that are listed of one gap between known places: examples, not all."""
 _INBOXES = [place + b"/" for place in INBOX]
@@ -93,10 +95,13 @@ async def is_served(etcd: Etcd) -> bool:
 
 
 async def find_ignored_keys(etcd: Etcd, *, served: bool) -> list[IgnoredKey]:
-    """Return keys that no node acts on; at most ``MAX_KEYS_PER_GAP`` between two known places of a queue."""
+    """Return at most ``MAX_IGNORED`` keys that no node acts on, and of them at most ``MAX_KEYS_PER_GAP`` between two
+    known places of a queue."""
     scan = await scan_queues(etcd)
     found = list(scan.ignored)
     for queue in scan.queues:
+        if len(found) >= MAX_IGNORED:
+            break
         try:
             name = validation.check_queue(queue) if served else queue
         except BadInput as error:
@@ -104,7 +109,7 @@ async def find_ignored_keys(etcd: Etcd, *, served: bool) -> list[IgnoredKey]:
             found.append(IgnoredKey(key, f"a served queue cannot have this name: {error}"))
             continue
         found += await _find_misplaced(etcd, name, served)
-    return found
+    return found[:MAX_IGNORED]
 
 
 async def _find_misplaced(etcd: Etcd, queue: str, served: bool) -> list[IgnoredKey]:
@@ -136,8 +141,6 @@ def _gaps(queue_key: bytes, places: Iterable[bytes]) -> list[tuple[bytes, bytes]
 
 SEARCH_SECONDS = 10.0
 """Pause between two searches for ignored keys."""
-MAX_LOGGED = 1_000
-"""Ignored keys that are remembered as logged."""
 log = logging.getLogger("yirangmq.cluster")
 
 
@@ -163,6 +166,6 @@ class IgnoredKeysMonitor:
         """Log the keys that were not found before. One that is deleted and put again is logged again."""
         self._logged &= set(self.found)
         for one in self.found:
-            if one not in self._logged and len(self._logged) < MAX_LOGGED:
+            if one not in self._logged:
                 self._logged.add(one)
                 log.warning("etcd_key_ignored", extra={"values": {"key": one.key, "reason": one.reason}})
