@@ -315,3 +315,18 @@ def test_import_keeps_ready_messages_ready_where_the_clock_is_behind(
     ahead.publish_many("jobs", [1, 2, 3])
     export_import.load(behind, exported(ahead))
     assert [delivery.value() for delivery in behind.lease("jobs", 10)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_adoption_dry_run_counts_what_the_adoption_then_does(opened: Opener, kind: str) -> None:
+    ours, theirs = opened(kind), opened(kind)
+    for queues, ids in ((ours, ("waits", "finished", "key-1")), (theirs, ("waits", "finished", "fresh"))):
+        for id in ids:
+            queues.publish("mail", NewMessage(payload=b"x", id=id, deduplication_key="k" if id == "key-1" else None))
+    theirs.publish("mail", NewMessage(payload=b"x", id="key-2", deduplication_key="k"))
+    [taken] = [one for one in ours.lease("mail", 10) if one.id == "finished"]
+    ours.ack(taken.lease_id)
+    tried = export_import.adopt(ours, theirs, "b", "a", dry_run=True)
+    assert (tried["messages"], tried["known"]) == (1, 3)
+    done = export_import.adopt(ours, theirs, "b", "a")
+    assert {**done, "dryRun": True} == tried

@@ -301,7 +301,7 @@ class _Import:
             page = [_moved(line, -ahead) for line in page]
         now = self._queues.now_ms()
         if self._dry_run:
-            stored = self._queues.read(partial(_unknown, page=page))
+            stored = self._queues.read(partial(count_new, page=page, now=now))
         else:
             stored = self._queues.run(partial(store_page, page=page, now=now))
         self.done.stored += stored
@@ -309,9 +309,24 @@ class _Import:
         self._progress(self._seen, self._size)
 
 
-def _unknown(transaction: Transaction, page: list[ExportMessage]) -> int:
-    found = transaction.by_id(page[0].message.queue, [line.message.id for line in page])
-    return found.count(None)
+def count_new(transaction: Transaction, page: list[ExportMessage], now: int) -> int:
+    """Return how many messages of a page ``store_page`` would store: those whose id and deduplication key are new."""
+    if not page:
+        return 0
+    queue = page[0].message.queue
+    policy = transaction.policy(queue)
+    known = transaction.by_id(queue, [line.message.id for line in page])
+    keys = [_with_open_window(line.envelope, policy, now).dedup_key for line in page]
+    named = list(dict.fromkeys(key for key in keys if key is not None))
+    holders = transaction.key_holders(queue, named, now) if named else []
+    taken = {key for key, holder in zip(named, holders, strict=True) if holder is not None}
+    count = 0
+    for message, key in zip(known, keys, strict=True):
+        if message is None and key not in taken:
+            count += 1
+            if key is not None:
+                taken.add(key)
+    return count
 
 
 def store_page(transaction: Transaction, page: list[ExportMessage], now: int) -> int:
@@ -390,8 +405,9 @@ def adopt(ours: Queues, theirs: Queues, here: str, there: str, *, dry_run: bool 
             ahead = theirs.ahead_ms() - ours.ahead_ms()
             page = theirs.read(partial(loaded, seqs=seqs[begin : begin + MAX_PER_PAGE], ahead=ahead))
             fresh = [line for line in page if line.message.id not in before]
-            stored = len(fresh)
-            if not dry_run:
+            if dry_run:
+                stored = ours.read(partial(count_new, page=fresh, now=ours.now_ms()))
+            else:
                 stored = _move(ours, theirs, there, page, fresh)
             adopted[queue] = adopted.get(queue, 0) + stored
             known += len(page) - stored
