@@ -59,6 +59,14 @@ def test_pair_page_shows_both_nodes_and_the_steps_of_a_takeover(browser: Browser
         two.nodes["a"].kill()
         page.find("h1 .badge", "works")
         page.find(".node-card", "silent for")
-        page.find(".history .badge", "took over")
-        page.find(".history .steps", "3 connection")
+        page.find(".decisions .badge", "took over")
+        page.find(".decisions .steps", "3 connection")
+        lefts = """return ["thead th", "tbody tr:first-child > *"].map((cells) =>
+            [...document.querySelectorAll(`.decisions ${cells}`)].map((cell) => {
+                const { left, right } = cell.getBoundingClientRect();
+                return [Math.round(left), Math.round(right)];
+            }))"""
+        heads, cells = page.browser.script(lefts)
+        assert heads == cells, "each head stands above its column"
+        assert len(heads) == 4
         assert next(shown, None) is None

@@ -34,7 +34,7 @@ class PairPage {
     this.peer = card("The other node");
     this.link = h("dl", { class: "facts" });
     this.why = h("dl", { class: "card-facts evidence" });
-    this.history = sheet(HISTORY, "history");
+    this.history = sheet(HISTORY, "decisions");
     view.root.append(
       h("h1", {}, "Pair ", this.state),
       this.alone,
@@ -135,6 +135,7 @@ function loadFacts({ cpu, memory, depth }) {
 function linkFacts(found) {
   const refused = Object.values(found.heartbeats.refused).reduce((sum, one) => sum + one, 0);
   return {
+    ...(found.keysDiffer ? { "pair key": "differs from the other node's: no takeover" } : {}),
     "link delay": found.linkDelayMs === null ? "–" : `${found.linkDelayMs} ms`,
     "longest gap": span(found.longestGapSec),
     heartbeats: `${count(found.heartbeats.sent)} sent, ${count(found.heartbeats.heard)} heard, ${count(refused)} refused`,
