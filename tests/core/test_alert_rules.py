@@ -8,6 +8,7 @@ from yirangmq.core.alert_rules import (
     RULES,
     CounterGrowth,
     DiskFacts,
+    InactiveFacts,
     PeerFacts,
     QueueFacts,
     RoleChange,
@@ -16,12 +17,13 @@ from yirangmq.core.alert_rules import (
     SlidingWindow,
     faults,
 )
-from yirangmq.core.alerts import Level
+from yirangmq.core.alerts import AlertState, Level, NoticePacing, evaluate
 
 MIB = 1 << 20
 WELL = ServerFacts(
     queues=[QueueFacts("mail", 10_000, 3600.0, 0), QueueFacts("empty", 0, None, 0)],
     peer=PeerFacts("b", 7500, 15_000, "RUNNING"),
+    inactive=InactiveFacts(20_000, 20_000, "2 last status: STOPPED"),
     switches=5,
     disk=DiskFacts(5 * MIB, 100 * MIB, ""),
     refused={},
@@ -41,6 +43,9 @@ def test_alert_rules_find_no_fault_at_their_limits() -> None:
         ("peer_silent", replace(WELL, peer=PeerFacts("b", 15_001, 15_000, "RUNNING")), Level.CRITICAL),
         ("peer_silent", replace(WELL, peer=PeerFacts("", 15_001, 15_000, "")), Level.CRITICAL),
         ("peer_silent", replace(WELL, peer=PeerFacts("b", 99_000, 15_000, "STOPPED")), Level.INFO),
+        ("peer_silent", replace(WELL, peer=PeerFacts("b", 7500, 15_000, "RUNNING", 7501)), Level.WARNING),
+        ("pair_keys_differ", replace(WELL, peer=PeerFacts("b", 99_000, 15_000, "RUNNING", 0, True)), Level.CRITICAL),
+        ("no_active_node", replace(WELL, inactive=InactiveFacts(20_001, 20_000, "cooldown")), Level.CRITICAL),
         ("takeover", replace(WELL, role_changes=[RoleChange("took-over", 2, False)]), Level.WARNING),
         ("takeover", replace(WELL, role_changes=[RoleChange("took-over", 2, True)]), Level.INFO),
         ("takeover", replace(WELL, role_changes=[RoleChange("took-over", 2, True)], switches=6), Level.CRITICAL),
@@ -68,6 +73,26 @@ def test_alert_rule_finds_only_its_own_fault_and_obeys_its_settings_of_off_and_l
 
 def test_alert_rule_peer_silent_waits_for_the_timeout_if_no_heartbeat_ever_came() -> None:
     assert faults(replace(WELL, peer=PeerFacts("", 14_000, 15_000, "")), {}) == []
+
+
+def test_alert_rule_takeover_notifies_each_unplanned_takeover_in_the_window() -> None:
+    """S-03: each fault raises one alert, also a second takeover while the alert of the first one is open."""
+    first, second = RoleChange("took-over", 2, False), RoleChange("took-over", 4, False)
+    notified: list[str] = []
+    alert_state = AlertState()
+    for now, role_changes in enumerate(([first], [first], [first, second], [first, second], [second])):
+        found = faults(replace(WELL, role_changes=role_changes), {})
+        alert_state, notices = evaluate(alert_state, found, NoticePacing(), now * 1000)
+        notified += [f"{notice.notified}: {notice.alert.text}" for notice in notices]
+    assert notified == ["opened: this node took-over in term 2", "opened: this node took-over in term 4"]
+
+
+def test_alert_rule_pair_keys_differ_stands_for_the_silent_peer_and_the_missing_active_node() -> None:
+    """S-03: one fault, one alert."""
+    inactive = InactiveFacts(99_000, 20_000, "key")
+    facts = replace(WELL, peer=PeerFacts("b", 99_000, 15_000, "RUNNING", 99_000, True), inactive=inactive)
+    assert [found.rule for found in faults(facts, {})] == ["pair_keys_differ"]
+    assert "the keys differ" in faults(facts, {})[0].text
 
 
 def test_alert_rule_limit_can_be_set_per_queue_and_per_pattern() -> None:

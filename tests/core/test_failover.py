@@ -14,9 +14,9 @@ from yirangmq.core.failover import (
     Probe,
     Role,
     Status,
-    Witness,
     decide,
 )
+from yirangmq.core.failover_witness import Witness
 
 PACE = FailoverTiming()
 WATCHED = FailoverTiming(has_witness=True)
@@ -66,6 +66,25 @@ def test_takeover_is_preceded_by_a_connection_probe_and_cancelled_if_it_succeeds
     assert judged(standby(), peer(20_000), Probe.REACHED) == "stay"
 
 
+def test_takeover_follows_a_probe_that_another_program_answers_and_none_that_another_key_answers() -> None:
+    """S-19: an open port is no evidence by itself: only an answer of the peer shows that it lives."""
+    assert judged(standby(), peer(20_000), Probe.FOREIGN) == "take-over"
+    assert judged(standby(), peer(20_000), Probe.REJECTED) == "stay"
+    assert judged(standby(order=True), peer(20_000), Probe.REJECTED) == "stay"
+
+
+@pytest.mark.parametrize("is_ordered", [False, True])
+@pytest.mark.parametrize("heard", [None, peer(20_000)], ids=["never", "before"])
+def test_takeover_does_not_follow_while_heartbeats_of_the_peer_fail_authentication(
+    heard: Peer | None, is_ordered: bool
+) -> None:
+    """S-19: a datagram with another key shows that a node lives at the peer's address."""
+    own = standby(order=is_ordered, rejected_at=NOW - 15_000)
+    found = decide(PACE, own, heard, Probe.SILENT, Witness.NONE, NOW)
+    assert (found.verdict, found.steps[-1].step) == (FailoverVerdict.STAY, "key")
+    assert judged(standby(order=is_ordered, rejected_at=NOW - 15_001), heard) == "take-over"
+
+
 def test_takeover_of_a_node_without_a_peer_waits_for_the_timeout_after_its_start() -> None:
     assert judged(standby(started_at=NOW - 15_000), None) == "stay"
     assert judged(standby(started_at=NOW - 15_001), None, Probe.NONE) == "probe"
@@ -81,10 +100,12 @@ def test_takeover_raises_the_term_above_all_known_terms() -> None:
 
 def every_decision(pace: FailoverTiming) -> Iterator[tuple[LocalNode, Peer | None, Probe, Witness, Decision]]:
     owns = [
-        LocalNode("a", role, status, term, NOW - run, switched, NOW - 1000, NOW - looked, assured, order, granted)
-        for role, status, term, run, switched, looked, assured, order, granted in product(
+        LocalNode(
+            "a", role, status, term, NOW - run, switched, NOW - 1000, NOW - looked, assured, order, granted, rejected
+        )
+        for role, status, term, run, switched, looked, assured, order, granted, rejected in product(
             Role, Status, (4, 5), (1000, 10**6), (None, NOW - 1000), (0, 20_000), (None, NOW - 1000, NOW - 20_000),
-            (False, True), (0, 6),
+            (False, True), (0, 6), (None, NOW - 1000, NOW - 20_000),
         )
     ]  # fmt: skip
     peers: list[Peer | None] = [None]
@@ -97,7 +118,7 @@ def every_decision(pace: FailoverTiming) -> Iterator[tuple[LocalNode, Peer | Non
     probes = list(Probe)
     witnesses = [Witness.NONE] if not pace.has_witness else [one for one in Witness if one is not Witness.NONE]
     for number, (own, heard) in enumerate(product(owns, peers)):
-        if number % 101:  # of 590 000 in all; 101 divides no number of values, so that each meets each
+        if number % 307:  # of 1 770 000 in all; 307 divides no number of values, so that each meets each
             continue
         for probe, witness in product(probes, witnesses):
             yield own, heard, probe, witness, decide(pace, own, heard, probe, witness, NOW)
@@ -127,6 +148,8 @@ def test_failover_decision_keeps_its_invariants_in_every_combination(pace: Failo
             if verdict is FailoverVerdict.TAKE_OVER:
                 assert found.term > own.term, about
                 takes_over_rightly(pace, own, heard, probe, witness, is_fresh=is_fresh)
+            if not is_fresh and own.rejected_at == NOW - 1000:
+                assert verdict is FailoverVerdict.STAY, about
 
 
 def takes_over_rightly(
@@ -137,7 +160,7 @@ def takes_over_rightly(
     if has_consent:
         return
     is_stopped = heard is not None and heard.status is Status.STOPPED and heard.role is Role.STANDBY
-    assert probe is Probe.SILENT or (is_stopped and own.order), about
+    assert probe in (Probe.SILENT, Probe.FOREIGN) or (is_stopped and own.order), about
     assert not is_fresh or (is_stopped and own.order), about
     assert witness is (Witness.OURS if pace.has_witness else Witness.NONE), about
     if heard is not None and not own.order:

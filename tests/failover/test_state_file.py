@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.clock import MillisecondClock
 from yirangmq.core.errors import StoreDamaged
-from yirangmq.core.failover import Witness, WitnessRequest, WitnessView
+from yirangmq.core.failover_witness import Witness, WitnessRequest, WitnessView
 from yirangmq.failover.state_file import FailoverStateFolder
 from yirangmq.failover.witness import FileWitness
 

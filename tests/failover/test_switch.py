@@ -83,6 +83,9 @@ def test_switch_by_hand_under_load_loses_nothing(tmp_path: Path) -> None:
             assert done.returncode == 0, done
             found = json.loads(done.stdout)
             assert (found["active"], found["left"]) == (active, {})
+            assert found["term"] == two.status(active)["term"], "the new term, also said by the old node"
+            other = two.status(two.other(active))
+            assert other["term"] == other["peer"]["term"], "a standby has the highest term that it has heard"
             two.wait_for(active)
         before = len(load.published)
         until(lambda: len(load.published) > before + 30)
@@ -186,7 +189,7 @@ def test_adoption_of_the_backlog_of_a_dead_node_delivers_each_message_once(tmp_p
         client.publish("work", NewMessage(payload=b"", id="m2"))  # as a client does whose answer was lost
         store = two.nodes["a"].url
         dry = two.command("b", "adopt", store, "--node", "a", "--dry-run")
-        assert json.loads(dry.stdout)["messages"] == 3
+        assert {key: json.loads(dry.stdout)[key] for key in ("messages", "known")} == {"messages": 2, "known": 1}
         done = two.command("b", "adopt", store, "--node", "a")
         assert done.returncode == 0, done
         assert {key: json.loads(done.stdout)[key] for key in ("messages", "known")} == {"messages": 2, "known": 1}
@@ -211,7 +214,11 @@ def test_adoption_from_a_running_node_is_refused(tmp_path: Path) -> None:
         two.begin()
         refused = two.command("a", "adopt", two.nodes["b"].url, "--node", "b")
         assert (refused.returncode, "is held by a server" in refused.stderr + refused.stdout) == (5, True), refused
-        assert two.command("b", "adopt", two.nodes["a"].url, "--node", "a").returncode == 10
+        at_standby = two.command("b", "adopt", two.nodes["a"].url, "--node", "a")
+        told = json.loads(at_standby.stdout + at_standby.stderr)
+        assert (at_standby.returncode, told["code"]) == (4, "wrong_state"), at_standby
+        assert "a store is adopted by the active node" in told["error"]
+        assert "the active node is a at tcp://" in told["error"]
         assert two.command("a", "adopt", "sqlite:/nowhere/queue.db", "--node", "b").returncode == 3
 
 

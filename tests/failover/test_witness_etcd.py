@@ -15,7 +15,8 @@ from tests.support.etcd import EtcdCluster
 from tests.support.pair import pair
 from tests.support.server_process import until
 from yirangmq.core.errors import BadInput
-from yirangmq.core.failover import FailoverTiming, Witness, WitnessRequest, WitnessView
+from yirangmq.core.failover import FailoverTiming
+from yirangmq.core.failover_witness import Witness, WitnessRequest, WitnessView
 from yirangmq.failover.witness_etcd import EtcdWitness
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]

@@ -270,6 +270,88 @@ def test_failover_notices_more_than_five_switches() -> None:
     assert world["b"].failover_node.is_flapping
 
 
+@both_paces
+def test_takeover_does_not_follow_heartbeats_with_another_key(pace: FailoverTiming) -> None:
+    world = started(pace)
+    world["b"].key = "another key"
+    world["b"].kill()
+    world["b"].start()
+    world.pass_time(30 * INTERVAL)
+    assert world.working == ["a"]
+    assert "signed with another key" in dict(world["b"].conduct.latest.steps)["key"]  # type: ignore[union-attr]
+    assert world["a"].failover_node.keys_differ(world["a"].now)
+    world["a"].kill()
+    world.pass_time(SERVICE_AGAIN + pace.timeout)
+    assert world.working == ["b"], "a dead node sends nothing, with whatever key"
+
+
+@both_paces
+def test_failover_with_different_keys_from_the_start_makes_no_node_active(pace: FailoverTiming) -> None:
+    world = World(pace)
+    world["b"].key = "another key"
+    for node in world.nodes.values():
+        node.start()
+    world.pass_time(30 * INTERVAL)
+    assert world.active == []
+    world["b"].key = "key"
+    world.pass_time(5 * INTERVAL)
+    assert len(world.working) == 1
+
+
+@both_paces
+def test_takeover_does_not_follow_a_probe_that_is_answered_with_another_key(pace: FailoverTiming) -> None:
+    """The datagrams are lost; the answers over TCP show that the peer lives."""
+    world = started(pace)
+    for wire in world.wires.values():
+        wire.loss = 1.0
+    world["b"].key = "another key"
+    world.pass_time(30 * INTERVAL)
+    assert world.working == ["a"]
+    assert "another key" in dict(world["b"].conduct.latest.steps)["3 connection"]  # type: ignore[union-attr]
+
+
+def test_heartbeat_stays_late_while_only_tcp_answers() -> None:
+    """S-19: UDP lost but TCP ok: no takeover, and one change to late, not one with each answer over TCP."""
+    world = started()
+    for wire in world.wires.values():
+        wire.loss = 1.0
+    changes: list[bool] = []
+    for _ in range(30 * INTERVAL // 20):
+        world.pass_time(20)
+        is_late = world["b"].failover_node.is_late(world["b"].now)
+        if not changes or changes[-1] is not is_late:
+            changes.append(is_late)
+    assert world.working == ["a"]
+    assert changes == [False, True]
+    for wire in world.wires.values():
+        wire.loss = 0.0
+    world.pass_time(2 * INTERVAL)
+    assert not world["b"].failover_node.is_late(world["b"].now)
+
+
+@both_paces
+def test_failover_standby_has_the_highest_term_that_it_has_heard(pace: FailoverTiming) -> None:
+    world = started(pace)
+    for name in ("b", "a"):
+        world[name].failover_node.order(True)
+        world.pass_time(3 * INTERVAL)
+        assert world.working == [name]
+        assert world["a"].failover_node.own.term == world["b"].failover_node.own.term
+
+
+def test_failover_measures_the_time_without_an_active_node() -> None:
+    world = started()
+    node = world["b"].failover_node
+    assert node.time_without_active(world["b"].now) == 0
+    stopped_at = world.time
+    world["a"].stop()
+    world.pass_time(10 * INTERVAL)
+    assert abs(node.time_without_active(world["b"].now) - (world.time - stopped_at)) <= INTERVAL
+    world["b"].failover_node.order(True)
+    world.pass_time(INTERVAL)
+    assert node.time_without_active(world["b"].now) == 0
+
+
 # -- anything at all ------------------------------------------------------------------------------------------------
 
 names = st.sampled_from(NAMES)
@@ -286,6 +368,7 @@ faults = st.one_of(
     st.tuples(st.just("blind"), names),
     st.tuples(st.just("sighted"), names),
     st.tuples(st.just("stop"), names),
+    st.tuples(st.just("key"), names),
     st.tuples(st.just("order"), names),
 )
 spans = st.sampled_from([20, 60, INTERVAL, 2 * INTERVAL, 3 * INTERVAL, 3 * INTERVAL + 20, 5 * INTERVAL])
@@ -316,6 +399,8 @@ def play(world: World, script: list[tuple[tuple[str, str], int]]) -> None:
                 node.sees_witness = fault == "sighted"
             case "stop":
                 node.stop()
+            case "key":
+                node.key = "key" if node.key != "key" else f"another key of {name}"
             case "order":
                 if node.is_up:
                     node.failover_node.order(True)
@@ -344,6 +429,8 @@ def test_failover_without_a_witness_leaves_one_node_active_at_once_after_healing
         for wire in world.wires.values():
             wire.is_cut, wire.loss, wire.delay, wire.spread = False, 0.0, 0, 0
             wire.on_the_way.clear()
+        for node in world.nodes.values():
+            node.key = "key"
         terms = {name: node.failover_node.own.term for name, node in world.nodes.items()}
         both = world.active == ["a", "b"]
         world.pass_time(2 * INTERVAL)

@@ -13,11 +13,9 @@ from yirangmq.core.failover import (
     Probe,
     Role,
     Status,
-    Witness,
-    WitnessRecord,
-    WitnessView,
 )
 from yirangmq.core.failover_node import FailoverDriver, FailoverNode
+from yirangmq.core.failover_witness import Witness, WitnessRecord, WitnessView
 
 STEP = 20
 LOOK = 20
@@ -59,6 +57,7 @@ class Node:
         self.jump = 0
         """Of its wall clock, which may."""
         self.sees_witness = True
+        self.key = "key"
         self.inbox: list[PeerHeartbeat] = []
         self.looks_at = self.beats_at = 0
         self.decisions: list[tuple[int, Decision]] = []
@@ -122,7 +121,10 @@ class Node:
             return
         inbox, self.inbox = self.inbox, []
         for heartbeat in inbox:
-            self.conduct.on_heartbeat(heartbeat, self.now, self.wall)
+            if self.world.other(self).key == self.key:
+                self.conduct.on_heartbeat(heartbeat, self.now, self.wall)
+            else:
+                self.failover_node.on_rejected(self.now)
             self.note()
         if self.world.time >= self.looks_at:
             self.looks_at = self.world.time + LOOK
@@ -161,9 +163,12 @@ class Node:
         found = Probe.SILENT
         if other.is_up and not any(wire.is_cut for wire in self.world.wires.values()):
             assert other.conduct is not None
-            other.conduct.on_heartbeat(self.failover_node.heartbeat(self.now, self.wall), other.now, other.wall)
-            self.failover_node.on_heartbeat(other.failover_node.heartbeat(other.now, other.wall), self.now, self.wall)
-            found = Probe.REACHED
+            ours = self.failover_node.heartbeat(self.now, self.wall)
+            if other.key == self.key:
+                other.conduct.on_heartbeat(ours, other.now, other.wall, is_datagram=False)
+                theirs = other.failover_node.heartbeat(other.now, other.wall)
+                self.failover_node.on_heartbeat(theirs, self.now, self.wall, is_datagram=False)
+            found = Probe.REACHED if other.key == self.key else Probe.REJECTED
         self.conduct.on_probe_result(found, self.now)
 
     def hand_over(self, decision: Decision) -> None:
@@ -231,6 +236,7 @@ class World:
         for node in self.nodes.values():
             node.is_frozen = False
             node.sees_witness = True
+            node.key = "key"
             node.start()
         self.pass_time(3 * self.pace.timeout + self.pace.cooldown)
 

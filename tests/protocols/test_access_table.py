@@ -333,7 +333,7 @@ def test_scopes_of_every_named_method(tmp_path: Path) -> None:
         names = set(web.api.table._context.methods.names)
     finally:
         web.stop()
-    of_whole_servers = {"files_status", "pair_adopt", "pair_history", "pair_status", "pair_switch"}
+    of_whole_servers = {"files_status", "pair_adopt", "pair_handover", "pair_history", "pair_status", "pair_switch"}
     assert names | of_whole_servers == set(METHODS)
     for method, (verb, where) in METHODS.items():
         place = {QUEUE: MINE, NOWHERE: ""}.get(where)

@@ -146,8 +146,8 @@ METHODS: dict[str, tuple[str, str]] = {
     ),
     **dict.fromkeys(
         (
-            "bridge_add", "bridge_remove", "connections", "pair_adopt", "pair_switch", "programs", "topic_cursor_drop",
-            "topic_trim", "topic_tune",
+            "bridge_add", "bridge_remove", "connections", "pair_adopt", "pair_handover", "pair_switch", "programs",
+            "topic_cursor_drop", "topic_trim", "topic_tune",
         ),
         (ADMIN, SERVER),
     ),

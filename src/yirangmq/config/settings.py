@@ -404,6 +404,12 @@ class Settings:
     pair_drain_seconds: float = setting(
         10.0, a_number(0, 3600), "at a switch by hand queues may take so long to run empty, while publishers wait"
     )
+    pair_handover: str = setting(
+        "on",
+        one_of("on", OFF),
+        "before an orderly stop the active node makes the standby active, if that is ready; `off` (or `serve "
+        "--no-handover`): it stops, and no node is active",
+    )
     files_by_date: str = setting(
         OFF,
         a_path("on", OFF),

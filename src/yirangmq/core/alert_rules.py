@@ -28,12 +28,24 @@ class QueueFacts(NamedTuple):
 
 class PeerFacts(NamedTuple):
     """Facts of the other node of a pair. ``silence`` and ``timeout`` are in milliseconds. ``status``: the last reported
-    status, "" if no heartbeat was ever received."""
+    status, "" if no heartbeat was ever received. ``datagram_silence``: like ``silence``, without the answers to tests
+    over TCP. ``keys_differ``: heartbeats from its address fail authentication."""
 
     node: str
     silence: int
     timeout: int
     status: str
+    datagram_silence: int = 0
+    keys_differ: bool = False
+
+
+class InactiveFacts(NamedTuple):
+    """Time for which no active node of the pair has been known, and the time that a takeover takes, both in
+    milliseconds. ``reason``: why this node is not active."""
+
+    without_active: int
+    takeover: int
+    reason: str
 
 
 class RoleChange(NamedTuple):
@@ -58,6 +70,7 @@ class ServerFacts:
 
     queues: Sequence[QueueFacts] = ()
     peer: PeerFacts | None = None
+    inactive: InactiveFacts | None = None
     role_changes: Sequence[RoleChange] = ()
     switches: int = 0
     """Switches of this node in the last day."""
@@ -131,9 +144,15 @@ _PLAIN = RuleSetting()
 # -- rules of the pair ----------------------------------------------------------------------------------------------
 
 
+KEYS_DIFFER = (
+    "the keys differ: heartbeats from the peer's address are signed with another key, so neither node can take over; "
+    "give both nodes the same pair_key"
+)
+
+
 def _peer_silent(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
     peer = facts.peer
-    if peer is None or peer.silence * 2 <= peer.timeout:
+    if peer is None or peer.keys_differ or max(peer.silence, peer.datagram_silence) * 2 <= peer.timeout:
         return
     silence = f"{peer.silence / 1000:.1f} s"
     if peer.status in ("STOPPING", "STOPPED"):
@@ -141,21 +160,42 @@ def _peer_silent(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
     elif peer.silence > peer.timeout:
         who = f"the peer {peer.node} has been" if peer.node else "the peer was never heard and is"
         yield Fault("peer_silent", "", Level.CRITICAL, f"{who} silent for {silence}")
+    elif peer.datagram_silence > peer.timeout and peer.node:
+        text = f"no heartbeat of {peer.node} by UDP for {peer.datagram_silence / 1000:.1f} s; it answers over TCP"
+        yield Fault("peer_silent", "", Level.WARNING, text)
     elif peer.node:
         text = f"heartbeats of {peer.node} are late: the last one is {silence} old"
         yield Fault("peer_silent", "", Level.WARNING, text)
 
 
+def _pair_keys_differ(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
+    if facts.peer is not None and facts.peer.keys_differ:
+        yield Fault("pair_keys_differ", "", Level.CRITICAL, KEYS_DIFFER)
+
+
+def _no_active_node(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
+    """While the keys differ, the peer may be active: the alert about the keys stands for both."""
+    inactive = facts.inactive
+    if inactive is None or inactive.without_active <= inactive.takeover or (facts.peer and facts.peer.keys_differ):
+        return
+    text = f"no node of the pair has been active for {inactive.without_active / 1000:.1f} s: {inactive.reason}"
+    yield Fault("no_active_node", "", Level.CRITICAL, f"{text}; `yirangmq pair switch` makes a standby active")
+
+
 def _takeover(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
-    if not facts.role_changes:
+    """Find each switch of this node as a fault of its own, so that a second one is notified too. More switches than
+    the limit are one fault."""
+    if facts.switches > limits.limit and facts.role_changes:
+        latest = ", ".join(map(_switch_text, facts.role_changes[-3:]))
+        yield Fault("takeover", "", Level.CRITICAL, f"{facts.switches} switches in a day, the latest: {latest}")
         return
-    history = ", ".join(f"{role_change.event} in term {role_change.term}" for role_change in facts.role_changes[-3:])
-    if facts.switches > limits.limit:
-        text = f"{facts.switches} switches in a day, the latest: {history}"
-        yield Fault("takeover", "", Level.CRITICAL, text)
-        return
-    meant = all(role_change.is_meant for role_change in facts.role_changes)
-    yield Fault("takeover", "", Level.INFO if meant else Level.WARNING, f"this node {history}")
+    for role_change in facts.role_changes:
+        level = Level.INFO if role_change.is_meant else Level.WARNING
+        yield Fault("takeover", _switch_text(role_change), level, f"this node {_switch_text(role_change)}")
+
+
+def _switch_text(role_change: RoleChange) -> str:
+    return f"{role_change.event} in term {role_change.term}"
 
 
 # -- rules of queues ------------------------------------------------------------------------------------------------
@@ -231,6 +271,14 @@ RULES: dict[str, Rule] = {
         _peer_silent, None, "", "WARNING, CRITICAL; INFO",
         "heartbeats of the other node of a pair are later than half the time-out; past the time-out CRITICAL; "
         "INFO where it was stopped by hand",
+    ),
+    "pair_keys_differ": Rule(
+        _pair_keys_differ, None, "", "CRITICAL",
+        "heartbeats from the address of the other node of a pair are signed with another key",
+    ),
+    "no_active_node": Rule(
+        _no_active_node, None, "", "CRITICAL",
+        "this node of a pair is standby, and knows no active node for longer than a takeover takes",
     ),
     "takeover": Rule(
         _takeover, MAX_NORMAL_SWITCHES, "switches in a day", "WARNING, CRITICAL; INFO",

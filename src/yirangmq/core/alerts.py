@@ -42,7 +42,7 @@ RANKS = {level: number for number, level in enumerate(Level)}
 
 
 class Fault(NamedTuple):
-    """Fault: a condition that a rule finds now. ``subject``: the queue concerned; "" is the server."""
+    """Fault: a condition that a rule finds now. ``subject``: the queue or the switch concerned; "" is the server."""
 
     rule: str
     subject: str

@@ -1,4 +1,4 @@
-"""Failover of a pair: roles and terms, the decision with its evidence, heartbeat values, and the witness.
+"""Failover of a pair: roles and terms, the decision with its evidence, and heartbeat values.
 
 ``decide`` is a function of this node, the peer's last heartbeat, the test of its TCP port, the witness and the time.
 The same values give the same decision. Each of its steps leaves one line of evidence; docs/pair.md lists them.
@@ -6,14 +6,14 @@ The same values give the same decision. Each of its steps leaves one line of evi
 A heartbeat describes a node, and proves that it is not a replay: the pair of its process's ``boot`` and a sequence
 number is never used again. ``wire.heartbeat`` encodes it.
 
-The witness is a record outside of both nodes. Its holder renews it. The other node may take it when it was not renewed
-for the whole timeout, measured by that node's clock. No clock is compared with another.
-
-All instants are milliseconds of one monotonic clock. ``core.failover_node`` keeps state between two decisions. Pure."""
+All instants are milliseconds of one monotonic clock. ``core.failover_node`` keeps state between two decisions,
+``core.failover_witness`` has the rules of the witness. Pure."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
+
+from yirangmq.core.failover_witness import Witness
 
 # -- values ------------------------------------------------------------------------------------------------------------
 
@@ -38,20 +38,11 @@ class Probe(StrEnum):
     REACHED = "reached"
     """The peer answered. The answer counts as a heartbeat, so this value is used only until it is processed."""
     SILENT = "silent"
-    """The connection failed, or the peer did not answer."""
-
-
-class Witness(StrEnum):
-    """State of the witness, from the view of this node."""
-
-    NONE = "none"
-    """No witness is configured."""
-    OURS = "ours"
-    FREE = "free"
-    """It was not renewed for the whole timeout: this node may request it."""
-    THEIRS = "theirs"
-    UNREACHABLE = "away"
-    """It cannot be read."""
+    """The connection failed, or nothing answered."""
+    FOREIGN = "foreign"
+    """Another program answered: what it sent is not a heartbeat, or not the answer to this test."""
+    REJECTED = "rejected"
+    """A node answered with a heartbeat that is signed with another key."""
 
 
 class FailoverVerdict(StrEnum):
@@ -83,6 +74,12 @@ class FailoverTiming(NamedTuple):
         return self.interval * self.misses
 
     @property
+    def takeover(self) -> int:
+        """Time within which a standby takes over from a node that died, by default 20 s: the timeout, and one interval
+        for the test of the peer's port and the timer."""
+        return self.timeout + self.interval
+
+    @property
     def lease(self) -> int:
         """Leader lease, used with a witness: an active node works no longer than this after the witness or the peer
         last confirmed it. It is one interval shorter than the timeout after which the peer may take over."""
@@ -109,6 +106,8 @@ class LocalNode:
     """An operator ordered this node to take over."""
     granted: int = 0
     """Highest term to which this node has consented."""
+    rejected_at: int | None = None
+    """Instant of the latest heartbeat from the peer's address that failed authentication; None: none yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +251,8 @@ def _without_heartbeat(
         )
     order = (_ordered(),) if own.order else ()
     steps = (*order, EvidenceStep("1 heartbeats", f"none heard in the {format_seconds(since)} since the start"))
+    if keys_differ(pace, own, None, now):
+        return _stay(known, *steps, _rejected_step(own, now))
     return _by_probe(pace, own, probe, witness, known, (*steps, EvidenceStep("2 last status", "unknown: never heard")))
 
 
@@ -322,6 +323,8 @@ def _silent(
         f"over {format_seconds(pace.timeout)}"
     )
     steps: tuple[EvidenceStep, ...] = (*_order(own), EvidenceStep("1 heartbeats", missed))
+    if keys_differ(pace, own, peer, now):
+        return _stay(known, *steps, _rejected_step(own, now))
     judged = EvidenceStep("2 last status", f"{peer.status}, {peer.role} in term {peer.term}")
     if peer.status in (Status.STOPPING, Status.STOPPED) and not own.order:
         return _stay(known, *steps, judged._replace(found=f"{peer.status}, by hand: no takeover unless ordered"))
@@ -347,16 +350,22 @@ def _by_probe(
     pace: FailoverTiming, own: LocalNode, probe: Probe, witness: Witness, known: int, steps: tuple[EvidenceStep, ...]
 ) -> Decision:
     """Step 3: test the peer's TCP port. An answer counts as a heartbeat, so that a reachable peer is judged by its
-    reported state (step 4)."""
+    reported state (step 4). A program that cannot prove to be the peer is no evidence that the peer lives."""
     if probe is Probe.NONE:
         return Decision(FailoverVerdict.PROBE, known, steps)
-    if probe is Probe.REACHED:
-        return _stay(
-            known, *steps, EvidenceStep("3 connection", "answered: the link of the heartbeats is broken, not the node")
-        )
-    return _with_witness(
-        pace, witness, known, (*steps, EvidenceStep("3 connection", "no answer at the peer's TCP port"))
-    )
+    finding = EvidenceStep("3 connection", PROBE_FINDINGS[probe])
+    if probe in (Probe.REACHED, Probe.REJECTED):
+        return _stay(known, *steps, finding)
+    return _with_witness(pace, witness, known, (*steps, finding))
+
+
+PROBE_FINDINGS = {
+    Probe.REACHED: "answered: the link of the heartbeats is broken, not the node",
+    Probe.REJECTED: "answered with another key: the peer lives, and the keys differ; no takeover",
+    Probe.SILENT: "no answer at the peer's TCP port",
+    Probe.FOREIGN: "another program answers at the peer's TCP port, not the peer",
+}
+"""Evidence of step 3, by result of the test."""
 
 
 def _with_witness(pace: FailoverTiming, witness: Witness, known: int, steps: tuple[EvidenceStep, ...]) -> Decision:
@@ -368,6 +377,25 @@ def _with_witness(pace: FailoverTiming, witness: Witness, known: int, steps: tup
         return Decision(FailoverVerdict.ASK_WITNESS, known + 1, (*steps, EvidenceStep("witness", "free: asked")))
     found = "the peer has it" if witness is Witness.THEIRS else "cannot be read"
     return _stay(known, *steps, EvidenceStep("witness", f"{found}: no takeover"))
+
+
+# -- keys that differ -----------------------------------------------------------------------------------------------
+
+
+def keys_differ(pace: FailoverTiming, own: LocalNode, peer: Peer | None, now: int) -> bool:
+    """Return True if the latest heartbeat from the peer's address failed authentication, within the timeout.
+
+    A dead node sends nothing, so such heartbeats show that the peer lives. Its state is unknown: it may be active."""
+    if own.rejected_at is None or now - own.rejected_at > pace.timeout:
+        return False
+    return peer is None or peer.at < own.rejected_at
+
+
+def _rejected_step(own: LocalNode, now: int) -> EvidenceStep:
+    age = format_seconds(now - (own.rejected_at or 0))
+    return EvidenceStep(
+        "key", f"a heartbeat from the peer's address is signed with another key, {age} ago: it lives; no takeover"
+    )
 
 
 # -- evidence -------------------------------------------------------------------------------------------------------
@@ -439,62 +467,3 @@ class PeerHeartbeat:
     learns that its heartbeats arrive, and measures the delay."""
     heard_age: int = 0
     load: NodeLoad = NodeLoad()
-
-
-# -- witness -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class WitnessRecord:
-    """Record of the witness. ``renewal`` changes with every renewal. ``holder`` "": released."""
-
-    holder: str
-    term: int
-    renewal: int
-
-
-class WitnessRequest(StrEnum):
-    WATCH = "watch"
-    HOLD = "hold"
-    """Renew the record, or take it if it is free."""
-    RELEASE = "give-back"
-
-
-class WitnessView:
-    """One node's view of the witness record. ``timeout`` is in milliseconds."""
-
-    def __init__(self, node: str, timeout: int) -> None:
-        self._node = node
-        self._timeout = timeout
-        self._last: WitnessRecord | None = None
-        self._since: int | None = None
-        self.term = 0
-        """Highest term that this node saw with another holder."""
-
-    def exchange(
-        self, record: WitnessRecord | None, wish: WitnessRequest, term: int, now: int
-    ) -> tuple[Witness, WitnessRecord | None]:
-        """Return the state of the witness, and the record to write (None: write nothing).
-
-        ``record`` was just read, and the caller holds its lock until the result is written. A missing record counts as
-        one that is not renewed."""
-        found = self._observe(record, now)
-        if wish is WitnessRequest.HOLD and found in (Witness.OURS, Witness.FREE):
-            after = WitnessRecord(self._node, term, (record.renewal if record is not None else 0) + 1)
-            self._last, self._since = after, now
-            return Witness.OURS, after
-        if wish is WitnessRequest.RELEASE and found is Witness.OURS and record is not None:
-            return Witness.FREE, WitnessRecord("", record.term, record.renewal + 1)
-        if found is Witness.OURS:
-            return Witness.FREE, None  # held by an earlier run of this node, or released: free to take again
-        return found, None
-
-    def _observe(self, record: WitnessRecord | None, now: int) -> Witness:
-        if self._since is None or record != self._last:
-            self._last, self._since = record, now
-        if record is not None and record.holder == self._node:
-            return Witness.OURS
-        self.term = max(self.term, record.term if record is not None else 0)
-        if record is not None and not record.holder:
-            return Witness.FREE
-        return Witness.FREE if now - self._since > self._timeout else Witness.THEIRS

@@ -27,10 +27,10 @@ from yirangmq.core.failover import (
     Probe,
     Role,
     Status,
-    Witness,
-    WitnessRequest,
     decide,
+    keys_differ,
 )
+from yirangmq.core.failover_witness import Witness, WitnessRequest
 
 CLOCK_WINDOW_MS = 60_000
 """Maximum difference of wall clocks in ms at which a new process run of the peer is accepted.
@@ -76,6 +76,10 @@ class FailoverNode:
         self.skew = 0
         """Milliseconds by which the peer's wall clock is ahead of ours, with an uncertainty of half the delay."""
         self.longest_gap = 0
+        self._datagram_at: int | None = None
+        """Instant of the last heartbeat that came as a datagram; others are answers to a test of the TCP port."""
+        self._peer_active_at: int | None = None
+        """Instant of the last heartbeat in which the peer was active."""
         self.peer_boot = ""
         self._granted_to = ""
         self._ended_boots: OrderedDict[str, None] = OrderedDict()
@@ -117,8 +121,10 @@ class FailoverNode:
 
     # -- receiving ------------------------------------------------------------------------------------------------
 
-    def on_heartbeat(self, heartbeat: PeerHeartbeat, now: int, wall: int) -> HeartbeatResult:
-        """Process a received heartbeat with a valid tag."""
+    def on_heartbeat(
+        self, heartbeat: PeerHeartbeat, now: int, wall: int, *, is_datagram: bool = True
+    ) -> HeartbeatResult:
+        """Process a received heartbeat with a valid tag. ``is_datagram``: it is not part of a test over TCP."""
         if heartbeat.node == self.own.node:
             return HeartbeatResult.OURSELVES
         is_same = heartbeat.boot == self.peer_boot
@@ -134,7 +140,13 @@ class FailoverNode:
         if self.peer is not None:
             self.longest_gap = max(self.longest_gap, now - self.peer.at)
         self._note(heartbeat, now, wall, sent_at)
+        if is_datagram:
+            self._datagram_at = now
         return HeartbeatResult.TAKEN
+
+    def on_rejected(self, now: int) -> None:
+        """Note that a heartbeat from the peer's address failed authentication."""
+        self.own = replace(self.own, rejected_at=now)
 
     def _is_plausible(self, heartbeat: PeerHeartbeat, wall: int) -> bool:
         """Return True if a new process run is plausible without proof: its clock agrees with ours within
@@ -170,6 +182,8 @@ class FailoverNode:
             heartbeat.grant if heartbeat.grant_boot == self.boot else 0,
             heartbeat.wish,
         )
+        if heartbeat.role is Role.ACTIVE:
+            self._peer_active_at = now
         if sent_at is not None:
             self.delay = max(0, now - sent_at - heartbeat.heard_age)
             if heartbeat.role is Role.STANDBY:
@@ -205,11 +219,29 @@ class FailoverNode:
         """Milliseconds since the last heartbeat of the peer, or since the start of this node if there was none."""
         return now - (self.peer.at if self.peer is not None else self.own.started_at)
 
+    def datagram_silence(self, now: int) -> int:
+        """Milliseconds since the last heartbeat that came as a datagram, or since the start of this node."""
+        return now - (self.own.started_at if self._datagram_at is None else self._datagram_at)
+
     def is_late(self, now: int) -> bool:
-        """Return True if heartbeats are later than half the timeout. No decision uses it; operators are informed."""
+        """Return True if datagrams are later than half the timeout. No decision uses it; operators are informed.
+
+        Answers over TCP do not count: while UDP is blocked, the heartbeats stay late although the peer is reachable."""
         peer = self.peer
         expected = peer is not None and peer.status is Status.RUNNING
-        return expected and self.silence(now) * 2 > self.pace.timeout
+        return expected and self.datagram_silence(now) * 2 > self.pace.timeout
+
+    def keys_differ(self, now: int) -> bool:
+        return keys_differ(self.pace, self.own, self.peer, now)
+
+    def time_without_active(self, now: int) -> int:
+        """Milliseconds for which this node has known no active node of the pair; 0 if it knows one."""
+        own, peer = self.own, self.peer
+        if own.role is Role.ACTIVE:
+            return 0
+        if peer is not None and peer.role is Role.ACTIVE and now - peer.at <= self.pace.timeout:
+            return 0
+        return now - max(own.started_at, own.switched_at or 0, self._peer_active_at or 0)
 
     # -- state changes --------------------------------------------------------------------------------------------
 
@@ -330,13 +362,15 @@ class FailoverDriver:
 
     # -- heartbeats -----------------------------------------------------------------------------------------------
 
-    def on_heartbeat(self, heartbeat: PeerHeartbeat, now: int, wall: int) -> HeartbeatResult:
+    def on_heartbeat(
+        self, heartbeat: PeerHeartbeat, now: int, wall: int, *, is_datagram: bool = True
+    ) -> HeartbeatResult:
         """Process a heartbeat, and decide and act immediately.
 
         A new process run of the peer is answered immediately. So is one that cannot be accepted yet, at most every
         tenth of an interval: if it is alive, it receives the answer and proves so in its next heartbeat."""
         known = self.failover_node.peer_boot
-        found = self.failover_node.on_heartbeat(heartbeat, now, wall)
+        found = self.failover_node.on_heartbeat(heartbeat, now, wall, is_datagram=is_datagram)
         if found is HeartbeatResult.TAKEN:
             self.evaluate(now)
             if known != self.failover_node.peer_boot:
@@ -350,6 +384,7 @@ class FailoverDriver:
 
     def evaluate(self, now: int) -> Decision:
         failover_node = self.failover_node
+        self._adopt_peer_term()
         decision = failover_node.evaluate(now, self._probe_at(now), self.witness)
         self.latest = decision
         self.needs_witness = decision.verdict is FailoverVerdict.ASK_WITNESS
@@ -369,10 +404,15 @@ class FailoverDriver:
     def on_probe_result(self, found: Probe, now: int) -> None:
         self._probing, self._probe, self._probed_at = False, found, now
 
+    def _adopt_peer_term(self) -> None:
+        """Adopt the peer's term if it is higher. An active node stands down instead, which adopts it too."""
+        own, peer = self.failover_node.own, self.failover_node.peer
+        if own.role is Role.STANDBY and peer is not None and peer.term > own.term:
+            self._save_term(peer.term)
+            self.failover_node.adopt_term(peer.term)
+
     def _stay(self, decision: Decision, now: int) -> None:
-        if decision.term > max(self.failover_node.own.term, self.failover_node.own.granted):
-            self._save_term(decision.term)
-            self.failover_node.adopt_term(decision.term)
+        """Do nothing."""
 
     def _start_probe(self, decision: Decision, now: int) -> None:
         if not self._probing:
@@ -428,6 +468,10 @@ class FailoverDriver:
         self.failover_node.step_down(now)
         self._effects.on_role_change(decision, Role.ACTIVE)
         self._effects.send_heartbeat()
+
+    def on_hand_over_failed(self) -> None:
+        """The hand-over ended with an error, and this node is still active: the next one may start."""
+        self._handing_over = 0
 
     def _save_term(self, term: int) -> None:
         if term > self._saved:

@@ -109,6 +109,11 @@ REASONS: dict[str, ReasonCode] = {
         "other users may reach the data folder or a file with a secret; or `file_access` is `group` and it may not",
         "run the `chmod` that the text says, or set `file_access` (docs/security.md)",
     ),
+    "pair_keys_differ": ReasonCode(
+        (DEGRADED,),
+        "heartbeats from the address of the other node of the pair are signed with another key",
+        "give both nodes the same `pair_key`, and restart the one that had the wrong one",
+    ),
     "peer_silent": ReasonCode(
         (DEGRADED,), "the other node of the pair does not answer", "see `yirangmq pair status` on both nodes"
     ),

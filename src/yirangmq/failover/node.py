@@ -1,13 +1,9 @@
-"""Node of a failover pair: heartbeat timer, witness exchange, role changes, planned switch, status report.
+"""Node of a failover pair: heartbeat timer, witness exchange, role changes, status report.
 
 The node is the I/O around ``core.failover_node``, which makes every decision. Five times in each heartbeat interval the
 timer evaluates the rules. The node sends a heartbeat once per interval, and immediately after a change. It
 probes a silent peer over TCP, and starts, drains or ends the server's work on a role change. A new term is on disk
 before it is used, and every decision goes to the history file together with its evidence.
-
-A planned switch makes this node active, or drains its work and hands over to a peer that is running and not silent. The
-call polls until both nodes have their roles, and raises ``Unavailable`` when the deadline passes. A switch to the role
-that a node already has succeeds immediately.
 
 Instants are milliseconds of ``CLOCK_BOOTTIME``, which also advances while the machine sleeps. Everything runs on the
 loop's thread, except the witness exchange: it blocks, so it runs on a dedicated thread, one exchange at a time."""
@@ -23,8 +19,9 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from yirangmq.core.alert_rules import RoleChange
-from yirangmq.core.errors import BadInput, NotActive, Unavailable, WrongState
+from yirangmq.core.errors import NotActive
 from yirangmq.core.failover import (
+    PROBE_FINDINGS,
     Decision,
     EvidenceStep,
     FailoverTiming,
@@ -34,10 +31,9 @@ from yirangmq.core.failover import (
     Probe,
     Role,
     Status,
-    WitnessRequest,
-    WitnessView,
 )
 from yirangmq.core.failover_node import FailoverDriver, FailoverNode, HeartbeatResult
+from yirangmq.core.failover_witness import WitnessRequest, WitnessView
 from yirangmq.failover.link import HeartbeatLink
 from yirangmq.failover.state_file import FailoverStateFolder
 from yirangmq.failover.witness import open_witness
@@ -92,64 +88,6 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-# -- planned switch ----------------------------------------------------------------------------------------------------
-
-SWITCH_POLL_SECONDS = 0.02
-
-
-async def switch(node: "PairNode", to: str, seconds: float) -> dict[str, Any]:
-    """Make node ``to`` active: this node hands over, or takes over. Idempotent.
-
-    Raise ``BadInput`` for a node that is not in the pair, ``WrongState`` if the peer cannot take over, ``Unavailable``
-    after ``seconds``."""
-    own, peer = node.failover_node.own, node.failover_node.peer
-    if to not in (own.node, peer.node if peer is not None else ""):
-        raise BadInput(f"{to!r} is not one of this pair", field="to")
-    was = Role.STANDBY if to == own.node else Role.ACTIVE
-    loop = asyncio.get_running_loop()
-    begun = loop.time()
-    if not _is_switched(node, was):
-        _request_switch(node, was)
-    while not _is_switched(node, was):
-        if loop.time() > begun + seconds:
-            node.failover_node.order(False)
-            raise Unavailable(f"not done within {seconds:g} s: {_describe_evidence(node)}", field="switch")
-        await asyncio.sleep(SWITCH_POLL_SECONDS)
-    left = node.left if was is Role.ACTIVE else {}
-    return {**node.describe(), "seconds": round(loop.time() - begun, 3), "left": left}
-
-
-def _request_switch(node: "PairNode", was: Role) -> None:
-    if was is Role.ACTIVE:
-        _check_peer(node)
-        term = max(node.failover_node.own.term, node.failover_node.own.granted) + 1
-        steps = (EvidenceStep("order", "by an operator"),)
-        node.driver.hand_over(Decision(FailoverVerdict.HAND_OVER, term, steps), node.now())
-    else:
-        node.failover_node.order(True)
-        node.driver.evaluate(node.now())
-        node.send_heartbeat()
-
-
-def _check_peer(node: "PairNode") -> None:
-    peer, silence = node.failover_node.peer, node.failover_node.silence(node.now())
-    if peer is None or silence > node.failover_node.pace.timeout or peer.status is not Status.RUNNING:
-        found = "was never heard" if peer is None else f"is {peer.status}, last heard {silence / 1000:.1f} s ago"
-        raise WrongState(f"the peer {found}: there is nobody to hand over to", field="switch")
-
-
-def _is_switched(node: "PairNode", was: Role) -> bool:
-    if was is Role.STANDBY:
-        return node.failover_node.own.role is Role.ACTIVE
-    peer = node.failover_node.peer
-    return node.failover_node.own.role is Role.STANDBY and peer is not None and peer.role is Role.ACTIVE
-
-
-def _describe_evidence(node: "PairNode") -> str:
-    latest = node.driver.latest
-    return "; ".join(f"{step.step}: {step.found}" for step in latest.steps) if latest is not None else "unknown"
-
-
 # -- status report -----------------------------------------------------------------------------------------------------
 
 
@@ -169,6 +107,8 @@ def status_report(driver: FailoverDriver, link: HeartbeatLink, load: NodeLoad, n
         "longestGapSec": failover_node.longest_gap / 1000,
         "intervalSec": failover_node.pace.interval / 1000,
         "timeoutSec": failover_node.pace.timeout / 1000,
+        "keysDiffer": failover_node.keys_differ(now),
+        "withoutActiveSec": failover_node.time_without_active(now) / 1000,
         "heartbeats": {"sent": link.sent, "heard": link.received, "refused": link.refused},
         "load": _load(load),
         "evidence": [list(step) for step in decision.steps] if decision is not None else [],
@@ -237,7 +177,7 @@ class PairNode:
         term = memory.term()
         self.failover_node = FailoverNode(settings.node, settings.pace, term, uuid4().hex[:16], now())
         self.driver = FailoverDriver(self.failover_node, self, term)
-        self.link = HeartbeatLink(settings.peer, settings.key, self._on_beat, lambda: self._beat())
+        self.link = HeartbeatLink(settings.peer, settings.key, self)
         self._loop = asyncio.get_running_loop()
         watching = WitnessView(settings.node, settings.pace.timeout)
         self._witness = open_witness(settings.witness, watching, settings.pace, now) if settings.witness else None
@@ -246,7 +186,7 @@ class PairNode:
         self._beats_at = 0.0
         self._closed = False
         self._draining = False
-        self._was_late = self._was_kept = False
+        self._was_late = self._was_kept = self._did_keys_differ = False
         self._cpu = (time.monotonic(), time.process_time())
         self._load = NodeLoad()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -272,9 +212,14 @@ class PairNode:
             return NotActive(f"this node, {own.node}, is handing over; try again")
         is_silent = self.failover_node.silence(self.now()) > self.failover_node.pace.timeout
         if latest is None or latest.role is not Role.ACTIVE or is_silent:
-            return NotActive(f"{here}; no active node is known")
+            return NotActive(f"{here}; no active node is known: {self.inactive_reason()}")
         where = f" at {latest.address}" if latest.address else ""
         return NotActive(f"{here}; the active node is {latest.node}{where}")
+
+    def inactive_reason(self) -> str:
+        """Return why this node is not active: the last evidence of its latest decision."""
+        latest = self.driver.latest
+        return ": ".join(latest.steps[-1]) if latest is not None else "nothing was decided yet"
 
     # -- lifecycle -----------------------------------------------------------------------------------------------------
 
@@ -345,17 +290,23 @@ class PairNode:
 
     # -- heartbeats ---------------------------------------------------------------------------------------------------
 
-    def _beat(self) -> PeerHeartbeat:
-        return self.failover_node.heartbeat(self.now(), wall_clock(), self._work.addresses(), self._load)
-
     def send_heartbeat(self) -> None:
         self._beats_at = self._loop.time() + self.settings.pace.interval / 1000
-        self.link.send(self._beat())
+        self.link.send(self.make_heartbeat())
 
-    def _on_beat(self, heartbeat: PeerHeartbeat) -> None:
-        found = self.driver.on_heartbeat(heartbeat, self.now(), wall_clock())
+    # -- failover.link.LinkListener ------------------------------------------------------------------------------------
+
+    def on_heartbeat(self, heartbeat: PeerHeartbeat, *, is_datagram: bool) -> HeartbeatResult:
+        found = self.driver.on_heartbeat(heartbeat, self.now(), wall_clock(), is_datagram=is_datagram)
         if found is HeartbeatResult.OURSELVES:
             log.error("peer_name_conflict", extra=values(node=heartbeat.node))
+        return found
+
+    def on_rejected(self) -> None:
+        self.failover_node.on_rejected(self.now())
+
+    def make_heartbeat(self) -> PeerHeartbeat:
+        return self.failover_node.heartbeat(self.now(), wall_clock(), self._work.addresses(), self._load)
 
     def _measure(self) -> None:
         (then, used), self._cpu = self._cpu, (time.monotonic(), time.process_time())
@@ -365,17 +316,25 @@ class PairNode:
         )
 
     def _warn(self) -> None:
-        """Log once that heartbeats are late, and once that they are back."""
-        is_late = self.failover_node.is_late(self.now())
+        """Log once that heartbeats are late and once that they are back, and once that the keys differ."""
+        now = self.now()
+        is_late = self.failover_node.is_late(now)
         if is_late != self._was_late:
             self._was_late = is_late
-            silence = self.failover_node.silence(self.now()) / 1000
+            silence = self.failover_node.datagram_silence(now) / 1000
             if is_late:
                 log.warning("peer_heartbeat_delayed", extra=values(silentSec=round(silence, 3)))
                 self._remember("late", self._about(()))
             else:
+                self._was_kept = False
                 log.warning("peer_heartbeat_resumed", extra=values(silentSec=round(silence, 3)))
                 self._remember("in-time", self._about(()))
+        differ = self.failover_node.keys_differ(now)
+        if differ and not self._did_keys_differ:
+            host, port = self.settings.peer
+            log.error("peer_heartbeat_rejected", extra=values(peer=f"{host}:{port}", refused=self.link.refused))
+        is_silent = self.failover_node.silence(now) > self.failover_node.pace.timeout
+        self._did_keys_differ = differ or (self._did_keys_differ and is_silent)
 
     # -- core.failover_node.Outside ------------------------------------------------------------------------------------
 
@@ -386,17 +345,21 @@ class PairNode:
         self._keep_task(self._loop.create_task(self._run_probe()))
 
     async def _run_probe(self) -> None:
-        seconds = self.settings.pace.interval * TEST_INTERVALS / 1000
-        reached = await self.link.probe_peer(self._beat(), seconds)
+        found = await self.exchange()
         if self._closed:
             return
-        self.driver.on_probe_result(Probe.REACHED if reached else Probe.SILENT, self.now())
+        self.driver.on_probe_result(found, self.now())
+        reached = found is Probe.REACHED
         if reached and not self._was_kept:
-            found = EvidenceStep("3 connection", "answered: the link of the heartbeats is broken, not the node")
             before = self.driver.latest.steps if self.driver.latest is not None else ()
-            self._note("kept", (*before, found))
+            self._note("kept", (*before, EvidenceStep("3 connection", PROBE_FINDINGS[found])))
         self._was_kept = reached
         self.driver.evaluate(self.now())
+
+    async def exchange(self) -> Probe:
+        """Exchange heartbeats with the peer over TCP. Unlike a datagram, a lost packet is sent again."""
+        seconds = self.settings.pace.interval * TEST_INTERVALS / 1000
+        return await self.link.probe_peer(self.make_heartbeat(), seconds)
 
     def on_role_change(self, decision: Decision, was: Role) -> None:
         own, now = self.failover_node.own, self.now()
@@ -427,6 +390,9 @@ class PairNode:
         self._draining = True
         try:
             self.left = await self._work.drain(self.settings.drain_seconds)
+        except BaseException:
+            self.driver.on_hand_over_failed()
+            raise
         finally:
             self._draining = False
         self.driver.on_handed_over(decision, self.now())
@@ -434,10 +400,6 @@ class PairNode:
     def _keep_task(self, task: "asyncio.Task[None]") -> None:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def switch(self, to: str, seconds: float) -> dict[str, Any]:
-        """Run a planned switch."""
-        return await switch(self, to, seconds)
 
     # -- history and status --------------------------------------------------------------------------------------------
 

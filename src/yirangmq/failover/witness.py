@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Protocol
 
 from yirangmq.core.errors import BadInput
-from yirangmq.core.failover import FailoverTiming, Witness, WitnessRecord, WitnessRequest, WitnessView
+from yirangmq.core.failover import FailoverTiming
+from yirangmq.core.failover_witness import Witness, WitnessRecord, WitnessRequest, WitnessView
 from yirangmq.format.json_codec import dumps, loads
 from yirangmq.fsio.lock import lock_within
 from yirangmq.fsio.permissions import open_file

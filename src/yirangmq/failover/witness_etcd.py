@@ -17,7 +17,8 @@ from typing import Any
 from yirangmq.cluster.etcd.address import EtcdAddress, read_address
 from yirangmq.cluster.etcd.client import Etcd, mod_revision_equals, prefix_end, put
 from yirangmq.core.errors import BadInput, QueueError, Unavailable
-from yirangmq.core.failover import FailoverTiming, Witness, WitnessRecord, WitnessRequest, WitnessView
+from yirangmq.core.failover import FailoverTiming
+from yirangmq.core.failover_witness import Witness, WitnessRecord, WitnessRequest, WitnessView
 from yirangmq.format.json_codec import dumps, loads
 
 ROOT = "/yirangmq/pair/"

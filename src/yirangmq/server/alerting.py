@@ -119,6 +119,7 @@ class AlertFactsCollector:
         return ServerFacts(
             queues=self._queues(now),
             peer=None if pair is None else pair.peer_facts(),
+            inactive=None if pair is None else pair.inactive_facts(),
             role_changes=() if pair is None else pair.role_changes(self._window),
             switches=0 if pair is None else pair.node.failover_node.switches,
             disk=self._disk(),

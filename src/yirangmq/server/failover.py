@@ -1,8 +1,11 @@
 """Server as a node of a failover pair: its work on role changes, operator methods, adoption, overlap report.
 
-This is the ``Work`` port of ``failover.node``. A node that becomes active starts background work and opens the
+This is the ``ServerControl`` port of ``failover.node``. A node that becomes active starts background work and opens the
 listeners that a standby keeps closed. A port that is taken is tried again every half second. A node that stops being
 active stops the work and redirects its clients.
+
+Before an orderly stop the active node hands over, if ``pair_handover`` is on and a standby is ready. Otherwise no node
+is active afterwards: the standby reports that, and takes over by order only.
 
 Draining before a planned switch waits until no message is left, at most the configured seconds. It ends earlier when no
 count has changed for a second, because then no consumer takes messages. Leases are then treated as at a stop.
@@ -26,13 +29,15 @@ from yirangmq.broker.queues import Queues
 from yirangmq.broker.store_time import resume
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.config.config import Config
-from yirangmq.core.alert_rules import PeerFacts, RoleChange
+from yirangmq.config.settings import OFF
+from yirangmq.core.alert_rules import KEYS_DIFFER, InactiveFacts, PeerFacts, RoleChange
 from yirangmq.core.errors import BadInput, NotActive, NotFound, QueueError, WrongState
 from yirangmq.core.failover import FailoverTiming, Role, Status
 from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.failover.node import PairNode, PairSettings
 from yirangmq.failover.state_file import FailoverStateFolder
+from yirangmq.failover.switch import hand_over_before_stop, switch
 from yirangmq.format.json_codec import dumps
 from yirangmq.fsio.permissions import open_file
 from yirangmq.observe.logs import log, values
@@ -132,6 +137,8 @@ class ServerPairNode:
         self._parts = parts
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self.hands_over = config.pair_handover != OFF
+        """True if the active node hands over before an orderly stop. An operator may change it until the next start."""
         self._activations = 0
         """Number of times that this node became active."""
         self.node = PairNode(_settings(config, key), FailoverStateFolder(Path(config.pair_folder)), self)
@@ -144,6 +151,20 @@ class ServerPairNode:
 
     def run(self) -> None:
         self.node.run()
+
+    async def prepare_stop(self) -> None:
+        """Hand over to the standby before an orderly stop. If that fails, the reason is logged and the stop goes on."""
+        if self.node.failover_node.own.role is not Role.ACTIVE:
+            return
+        if not self.hands_over:
+            log.info("handover_skipped", extra=values(reason="an operator or pair_handover switched it off"))
+            return
+        config = self._config
+        seconds = config.pair_drain_seconds + config.stop_seconds + config.pair_interval_seconds
+        try:
+            await hand_over_before_stop(self.node, seconds)
+        except QueueError as error:
+            log.warning("handover_skipped", extra=values(reason=str(error)))
 
     def stop(self) -> None:
         self.node.stop(Status.STOPPING)
@@ -174,11 +195,22 @@ class ServerPairNode:
 
     def peer_facts(self) -> PeerFacts:
         """Return the facts for alert rules."""
+        failover_node, now = self.node.failover_node, self.node.now()
+        peer = failover_node.peer
+        return PeerFacts(
+            "" if peer is None else peer.node,
+            failover_node.silence(now),
+            failover_node.pace.timeout,
+            "" if peer is None else peer.status,
+            failover_node.datagram_silence(now),
+            failover_node.keys_differ(now),
+        )
+
+    def inactive_facts(self) -> InactiveFacts:
+        """Return the facts for the alert about a pair without an active node."""
         failover_node = self.node.failover_node
-        peer, silence = failover_node.peer, failover_node.silence(self.node.now())
-        if peer is None:
-            return PeerFacts("", silence, failover_node.pace.timeout, "")
-        return PeerFacts(peer.node, silence, failover_node.pace.timeout, peer.status)
+        without_active = failover_node.time_without_active(self.node.now())
+        return InactiveFacts(without_active, failover_node.pace.takeover, self.node.inactive_reason())
 
     def role_changes(self, window: int) -> list[RoleChange]:
         """Return the role switches of the last ``window`` ms."""
@@ -186,8 +218,10 @@ class ServerPairNode:
         return [role_change for at, role_change in self.node.role_changes if at >= first]
 
     def reasons(self) -> list[HealthReason]:
-        """Return the reasons for ``health``: the peer is silent."""
+        """Return the reasons for ``health``: the peer is silent, or has another key."""
         peer = self.peer_facts()
+        if peer.keys_differ:
+            return [health_reason("pair_keys_differ", KEYS_DIFFER)]
         if peer.silence <= peer.timeout or peer.status in (Status.STOPPING, Status.STOPPED):
             return []
         subject = f"the peer {peer.node}" if peer.node else "the peer"
@@ -238,26 +272,33 @@ class ServerPairNode:
 
     async def drain(self, seconds: float) -> dict[str, int]:
         until = self._loop.time() + seconds
-        last, changed_at = self._backlog(), self._loop.time()
+        last, changed_at = self._readable_backlog(), self._loop.time()
         while sum(last.values()) and self._loop.time() < until:
             await asyncio.sleep(DRAIN_POLL_SECONDS)
-            found = self._backlog()
+            found = self._readable_backlog()
             if found != last:
                 last, changed_at = found, self._loop.time()
             elif self._loop.time() - changed_at > DRAIN_STALL_SECONDS:
                 break
         self._parts.stop()
-        await self._parts.finish_work()
-        return {queue: count for queue, count in self._backlog().items() if count}
+        try:
+            await self._parts.finish_work()
+        except QueueError as error:  # a store that fails is a reason to hand over, not to stay active
+            log.warning("drain_failed", extra=values(error=str(error)))
+        return {queue: count for queue, count in self._readable_backlog().items() if count}
 
     def _backlog(self) -> dict[str, int]:
         return self._parts.committer.read(_backlog)
 
-    def depth(self) -> int:
+    def _readable_backlog(self) -> dict[str, int]:
+        """Return the backlog; {} while the store cannot be read."""
         try:
-            return sum(self._backlog().values())
+            return self._backlog()
         except QueueError:
-            return 0
+            return {}
+
+    def depth(self) -> int:
+        return sum(self._readable_backlog().values())
 
     def addresses(self) -> str:
         if self._config.pair_address:
@@ -287,11 +328,12 @@ class ServerPairNode:
         calls.add_entry("pair_status", self._status)
         calls.add_entry("pair_history", self._history)
         calls.add_entry("pair_switch", self._switch)
+        calls.add_entry("pair_handover", self._set_handover)
         calls.add_entry("pair_adopt", self._adopt)
 
     def _status(self, committer: GroupCommitter, given: Given, done: Done) -> None:
         read_arguments(given, lambda values: None)
-        done(self.node.describe() | {"backlog": self._backlog()}, None)
+        done(self.node.describe() | {"handover": self.hands_over, "backlog": self._backlog()}, None)
 
     def _history(self, committer: GroupCommitter, given: Given, done: Done) -> None:
         limit = read_arguments(given, lambda values: values.whole("limit", 100, least=1, most=MAX_HISTORY))
@@ -302,13 +344,19 @@ class ServerPairNode:
             given, lambda values: (values.text("to"), values.whole("seconds", SWITCH_SECONDS, least=1, most=3600))
         )
 
-        async def switch() -> None:
+        async def run() -> None:
             try:
-                done(await self.node.switch(to, seconds), None)
+                done(await switch(self.node, to, seconds), None)
             except QueueError as error:
                 done(None, error)
 
-        self._spawn(switch())
+        self._spawn(run())
+
+    def _set_handover(self, committer: GroupCommitter, given: Given, done: Done) -> None:
+        self.hands_over = read_arguments(given, lambda values: values.flag("on", True))
+        own = self.node.failover_node.own
+        log.warning("handover_set", extra=values(on=self.hands_over))
+        done({"node": own.node, "role": own.role, "handover": self.hands_over}, None)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -319,8 +367,9 @@ class ServerPairNode:
         url, node, dry_run = read_arguments(
             given, lambda values: (values.text("store"), values.text("node"), bool(values.take("dry_run", False)))
         )
-        if not self.node.is_on:
-            done(None, self.node.refusal())
+        if not self.node.is_on:  # not ``not_active``: a client would retry, or follow it to a node without that disk
+            hint = "a store is adopted by the active node: run this there, or make this node active (`pair switch`)"
+            done(None, WrongState(f"{hint}; {self.node.refusal()}", field="store"))
             return
         here = self._config.node_name
         if node == here:

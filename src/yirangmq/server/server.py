@@ -46,7 +46,7 @@ from yirangmq.observe.traces import load as load_traces
 from yirangmq.protocols.context import Authenticator, RefusedClients, ServerContext, ServerIdentity, WrongTokenLimiter
 from yirangmq.protocols.listen import ListenerOptions, unguarded
 from yirangmq.server.alerting import AlertService, AlertSources
-from yirangmq.server.lifecycle import ServerParts, ServerTick, Shutdown, StatusReport, StoreListener
+from yirangmq.server.lifecycle import ServerParts, ServerTick, Shutdown, StatusReport, StoreListener, notify
 from yirangmq.server.listeners import ServerListeners
 from yirangmq.server.topics import ServerBatches, ServerBridges, publisher_of
 from yirangmq.stores.open import find_wide_permissions
@@ -125,7 +125,9 @@ class Daemon:
         self._store = store
         self._secrets = secrets
         self._loop = asyncio.get_running_loop()
+        self._stop_requested = asyncio.Event()
         self._stopping = asyncio.Event()
+        """Set after a node of a pair has handed over: until then it serves its clients."""
         self._started = time.monotonic()
         clock = SystemClock()
         ids = TimeOrderedIds(clock.now_ms)
@@ -252,7 +254,7 @@ class Daemon:
         )
 
     def stop(self) -> None:
-        self._stopping.set()
+        self._stop_requested.set()
 
     async def run(self, ready: Callable[[list[str]], None]) -> None:
         """Run until ``stop``; then answer pending requests, and keep or release leases."""
@@ -281,7 +283,11 @@ class Daemon:
             elif self._cluster is None:
                 self._start_work()
             ready(self._listeners.addresses)
-            await self._stopping.wait()
+            await self._stop_requested.wait()
+            if self._pair is not None:
+                notify("STOPPING=1")
+                await self._pair.prepare_stop()
+            self._stopping.set()
             await self._shutdown.drain()
         finally:
             self._close(listener)

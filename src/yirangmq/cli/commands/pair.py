@@ -1,4 +1,4 @@
-"""Commands ``pair status | switch | history | adopt``: a failover pair.
+"""Commands ``pair status | switch | handover | history | adopt``: a failover pair.
 
 Each calls a method of one of the two servers. ``history --folder`` reads the file of a node that does not run."""
 
@@ -10,6 +10,7 @@ from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import format_duration
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
+from yirangmq.core.alert_rules import KEYS_DIFFER
 from yirangmq.core.errors import Unavailable, WrongState
 from yirangmq.failover.state_file import read_history
 
@@ -37,6 +38,12 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
     else:
         contact_text = f"heard {format_duration(peer['heardSec'])} ago" + (", SILENT" if peer["silent"] else "")
         lines.append(f"{peer['node']}: {peer['role']}, {peer['status']}, term {peer['term']}, {contact_text}")
+    if found["keysDiffer"]:
+        lines.append(KEYS_DIFFER)
+    elif found["withoutActiveSec"] > found["timeoutSec"]:
+        lines.append(f"no node is known to be active for {format_duration(found['withoutActiveSec'])}")
+    if not found["handover"]:
+        lines.append("a stop of this node hands nothing over: switched off")
     lines += [f"  {step}: {text}" for step, text in found["evidence"]]
     waiting = sum(found["backlog"].values())
     if waiting and not found["works"]:
@@ -59,7 +66,7 @@ def run_switch(args: argparse.Namespace, screen: Screen) -> int:
     now = _call(args, "pair_status")
     peer = now["peer"]
     if now["role"] == "ACTIVE" and peer is None:
-        raise WrongState("the peer was never heard: there is nobody to hand over to", field="switch")
+        raise WrongState("the peer was never heard: there is no standby to hand over to", field="switch")
     target = peer["node"] if now["role"] == "ACTIVE" else now["node"]
     found = _call(args, "pair_switch", to=target, seconds=args.seconds)
     active = found["node"] if found["role"] == "ACTIVE" else found["peer"]["node"]
@@ -67,6 +74,21 @@ def run_switch(args: argparse.Namespace, screen: Screen) -> int:
     for queue, count in found["left"].items():
         text += f"\n{count} messages of {queue} wait on the disk of {found['node']}"
     screen.answer({**found, "active": active}, text)
+    return output.OK
+
+
+# -- hand-over before a stop ----------------------------------------------------------------------------------------
+
+
+def handover_options(parser: argparse.ArgumentParser) -> None:
+    arguments.store(parser)
+    parser.add_argument("state", choices=("on", "off"), metavar="STATE", help="on: a stop hands over first; off: not")
+
+
+def run_handover(args: argparse.Namespace, screen: Screen) -> int:
+    found = _call(args, "pair_handover", on=args.state == "on")
+    effect = "makes the standby active first, if it is ready" if found["handover"] else "hands nothing over"
+    screen.answer(found, f"an orderly stop of {found['node']} {effect}, until it is started again")
     return output.OK
 
 
@@ -155,6 +177,21 @@ COMMANDS = {
                     ),
                     options=switch_options,
                     run=run_switch,
+                ),
+            ),
+            "handover": (
+                "whether a stop of this node makes the standby active",
+                Command(
+                    about="Before an orderly stop (SIGTERM) the active node makes the standby active, if it is "
+                    "ready. Say off to the active node before both nodes are stopped for maintenance: then it stops "
+                    "without, and is the first one to be started again. This holds until that start; the setting "
+                    "pair_handover says it for every start.",
+                    examples=(
+                        ("both nodes will be stopped", "yirangmq pair handover off"),
+                        ("after all, only this one", "yirangmq pair handover on"),
+                    ),
+                    options=handover_options,
+                    run=run_handover,
                 ),
             ),
             "history": (

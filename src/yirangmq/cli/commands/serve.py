@@ -11,7 +11,7 @@ from yirangmq.cli.arguments import read_json
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
 from yirangmq.config.config import Config, load
-from yirangmq.config.settings import default_of, flag
+from yirangmq.config.settings import OFF, default_of, flag
 
 MAX_CONFIG_BYTES = 1024 * 1024
 
@@ -26,6 +26,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             group.add_argument(flag(setting.name), action="store_const", const=True, default=None, help=text)
         else:
             group.add_argument(flag(setting.name), metavar="VALUE", default=None, help=text)
+    group.add_argument(
+        "--no-handover", action="store_const", const=OFF, dest="pair_handover", help="the same as --pair-handover off"
+    )
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

@@ -15,8 +15,8 @@ const WHAT = { name: "alert", isHead: true, of: (row) => row.text };
 const LEVEL = { name: "level", of: (row) => row.level, kind: (row) => KINDS[row.level] };
 const RULE = { name: "rule", of: (row) => row.rule };
 const ABOUT = {
-  name: "queue",
-  of: (row) => (row.subject === null ? "–" : h("a", { href: link("queues", row.subject) }, row.subject)),
+  name: "about",
+  of: (row) => subject(row),
 };
 const SINCE = { name: "since", of: (row) => moment(row.openedAt) };
 const CARED = {
@@ -45,6 +45,12 @@ const RULES = [
 /** What stands between backticks is code. */
 function coded(text) {
   return h("span", {}, text.split("`").map((part, place) => (place % 2 ? h("code", {}, part) : part)));
+}
+
+/** The queue, as a link; the subject of a takeover is a switch of the pair. */
+function subject({ rule, subject }) {
+  if (subject === null) return "–";
+  return h("a", { href: rule === "takeover" ? "#/pair" : link("queues", subject) }, subject);
 }
 
 export default {
