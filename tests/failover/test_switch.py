@@ -170,7 +170,7 @@ def page_runs(two: Pair, store: str) -> None:
     """The commands of docs/pair.md, said to b while a is dead. (Its switch is the one of the test above.)"""
     blocks = "".join(code_blocks(PAGE, "sh"))
     found = [line for line in blocks.splitlines() if line.startswith("yirangmq pair") and "--store" not in line]
-    assert len(found) == 5
+    assert len(found) == 6
     for line in found:
         words = line.replace("sqlite:/mnt/old/queue.db", store).replace("gateway-1", "a").split()
         command = [sys.executable, "-m", *words]

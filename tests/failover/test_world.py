@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.failover.world import INTERVAL, NAMES, PACE, WATCHED, World, started
-from yirangmq.core.failover import FailoverTiming, FailoverVerdict, Role
+from yirangmq.core.failover import Decision, FailoverTiming, FailoverVerdict, Role
 
 pytestmark = pytest.mark.timeout(900)  # with YIRANGMQ_HYPOTHESIS=long
 both_paces = pytest.mark.parametrize("pace", [PACE, WATCHED], ids=["alone", "witness"])
@@ -337,6 +337,20 @@ def test_failover_standby_has_the_highest_term_that_it_has_heard(pace: FailoverT
         world.pass_time(3 * INTERVAL)
         assert world.working == [name]
         assert world["a"].failover_node.own.term == world["b"].failover_node.own.term
+
+
+def test_failover_hand_over_that_failed_can_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = started()
+    driver = world["a"].conduct
+    begun: list[Decision] = []
+    assert driver is not None
+    monkeypatch.setattr(world["a"], "hand_over", begun.append)
+    world["b"].failover_node.order(True)
+    world.pass_time(2 * INTERVAL)
+    assert (len(begun), world.working) == (1, ["a"])
+    driver.on_hand_over_failed()
+    world.pass_time(INTERVAL)
+    assert len(begun) == 2
 
 
 def test_failover_measures_the_time_without_an_active_node() -> None:

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import socket
 from ipaddress import IPv6Address, ip_address
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from yirangmq.core.errors import NotAllowed, QueueError
 from yirangmq.core.failover import PeerHeartbeat, Probe
@@ -26,6 +26,8 @@ from yirangmq.wire.heartbeat import MAX_BYTES, read, write
 SIZE_BYTES = 2
 MAX_PROBES = 16
 """Maximum number of open probe connections. A pair of nodes needs one."""
+RESOLVE_SECONDS = 2.0
+"""Time limit for resolving the peer's name."""
 
 
 class LinkListener(Protocol):
@@ -49,7 +51,7 @@ class HeartbeatLink(asyncio.DatagramProtocol):
         self._key = key
         self._listener = listener
         self._family = socket.AF_UNSPEC
-        self._destination: tuple[str, int] | None = None
+        self._destination: tuple[Any, ...] | None = None
         self._peer_hosts: frozenset[str] = frozenset()
         """IP addresses of the peer, as last resolved."""
         self._transport: asyncio.DatagramTransport | None = None
@@ -70,16 +72,18 @@ class HeartbeatLink(asyncio.DatagramProtocol):
         except OSError as error:
             self.close()
             raise cannot_listen("pair_listen", (host, port), error, kind) from None
-        await self._resolve_peer()
+        await self.resolve_peer()
 
-    async def _resolve_peer(self) -> None:
-        """Resolve the peer's name. If that fails, the addresses known before stay; every probe tries again."""
-        with contextlib.suppress(OSError):
-            loop = asyncio.get_running_loop()
-            found = await loop.getaddrinfo(*self._peer, family=self._family, type=socket.SOCK_DGRAM)
-            addresses = [(str(one[4][0]), int(one[4][1])) for one in found]
-            self._destination = addresses[0]
-            self._peer_hosts = frozenset(_unmapped(host) for host, _ in addresses)
+    async def resolve_peer(self) -> None:
+        """Resolve the peer's name. If that fails, the addresses known before stay."""
+        flags = socket.AI_V4MAPPED if self._family == socket.AF_INET6 else 0
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(RESOLVE_SECONDS):
+                loop = asyncio.get_running_loop()
+                kind = socket.SOCK_DGRAM
+                found = await loop.getaddrinfo(*self._peer, family=self._family, type=kind, flags=flags)
+            self._destination = found[0][4]
+            self._peer_hosts = frozenset(_unmapped(str(one[4][0])) for one in found)
 
     def close(self) -> None:
         if self._transport is not None:
@@ -137,7 +141,7 @@ class HeartbeatLink(asyncio.DatagramProtocol):
         writer = None
         try:
             async with asyncio.timeout(seconds):
-                await self._resolve_peer()
+                await self.resolve_peer()
                 reader, writer = await asyncio.open_connection(*self._peer)
                 writer.write(_framed(write(beat, self._key)))
                 answer = self._accept(await _framed_from(reader), _host_of(writer), is_datagram=False)

@@ -266,6 +266,8 @@ class PairNode:
         self._loop.call_later(interval / TICKS_PER_INTERVAL, self._tick)
         if self._loop.time() >= self._beats_at:
             self._measure()
+            if self.failover_node.datagram_silence(self.now()) > self.settings.pace.timeout:
+                self._keep_task(self._loop.create_task(self.link.resolve_peer()))  # its address may have changed
             self.send_heartbeat()
         self._poll_witness()
         self.driver.evaluate(self.now())

@@ -38,11 +38,11 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
     else:
         contact_text = f"heard {format_duration(peer['heardSec'])} ago" + (", SILENT" if peer["silent"] else "")
         lines.append(f"{peer['node']}: {peer['role']}, {peer['status']}, term {peer['term']}, {contact_text}")
-    if found["keysDiffer"]:
+    if found.get("keysDiffer"):
         lines.append(KEYS_DIFFER)
-    elif found["withoutActiveSec"] > found["timeoutSec"]:
+    elif found.get("withoutActiveSec", 0) > found["timeoutSec"]:
         lines.append(f"no node is known to be active for {format_duration(found['withoutActiveSec'])}")
-    if not found["handover"]:
+    if not found.get("handover", True):
         lines.append("a stop of this node hands nothing over: switched off")
     lines += [f"  {step}: {text}" for step, text in found["evidence"]]
     waiting = sum(found["backlog"].values())
