@@ -1,7 +1,7 @@
 """A consumer in Python: sends mail, knows what to try again and what never to.
 
     yirangmq publish --queue mail '{"to": "ann@example.org", "text": "hello"}'
-    python examples/worker.py sqlite:yirang.db
+    python examples/worker.py sqlite:yirang-data/queue.db
 
 The address may also be a server's: unix:PATH or tcp://HOST:PORT. Ctrl-C finishes what is in work and ends."""
 

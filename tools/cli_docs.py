@@ -25,7 +25,7 @@ returns, the change is on disk.
 |---|---|---|
 | `--backend sqlite` | | one SQLite file; the default |
 | `--backend fs` | | a folder of JSON files |
-| `--db FILE` | `YIRANGMQ_DB` | the SQLite file; `./yirang.db` if nothing is said. Alone it means `--backend sqlite` |
+| `--db FILE` | `YIRANGMQ_DB` | the SQLite file, by default `./yirang-data/queue.db`. Alone: `--backend sqlite` |
 | `--path FOLDER` | `YIRANGMQ_PATH` | the folder; `./yirang-queues` if nothing is said. Alone it means `--backend fs` |
 | `--store URL` | `YIRANGMQ_STORE` | `sqlite:FILE`, `files:FOLDER`, or a server: `unix:PATH`, `tcp://HOST:PORT` |
 | `--direct` | `YIRANGMQ_DIRECT=1` | open the store itself, also where a server holds it |
@@ -33,10 +33,15 @@ returns, the change is on disk.
 | `--durability full` | | the default: what a command confirmed survives a power cut |
 | `--durability os` | | faster: it survives a killed process, not a power cut |
 
-An option wins over the environment. If nothing is said and a server started in this folder without settings is running
-(its store is `yirang-data/queue.db`), that one is meant. A command that changes something makes a store that is not
-there, with its folder. One that only looks treats it as empty and leaves no trace. `ack`, `nack`, `extend`, `drop`,
-`check`, `repair` and `export` need one.
+An option wins over the environment. If nothing is said, commands and `yirangmq serve` use one default store,
+`yirang-data/queue.db` in the working folder; `YIRANGMQ_DATA` names another folder than `yirang-data`. What a command
+published before `serve` was started is therefore served. Earlier versions of the commands used `./yirang.db`. Such a
+file is used as long as `yirang-data/queue.db` does not exist. After that each command says in a note that it is not
+used, `status --json` names it in `unusedStore`, and `serve` logs `former_store_unused`. Move its messages with
+`yirangmq export old.jsonl --db yirang.db` and `yirangmq import old.jsonl`.
+
+A command that changes something makes a store that is not there, with its folder. One that only looks treats it as
+empty and leaves no trace. `ack`, `nack`, `extend`, `drop`, `check`, `repair` and `export` need one.
 
 ## Output
 

@@ -76,7 +76,7 @@ def test_cli_store_is_chosen_by_option_then_environment_then_default(cli: Cli, m
     def store(options: str = "") -> str:
         return str(cli(f"status --json {options}").json["store"])
 
-    assert store() == "sqlite:yirang.db"
+    assert store() == "sqlite:yirang-data/queue.db"
     assert store("--backend fs") == store("--path yirang-queues") == "files:yirang-queues"
     assert store("--db a.db") == store("--backend sqlite --db a.db") == store("--store sqlite:a.db") == "sqlite:a.db"
     monkeypatch.setenv("YIRANGMQ_DB", "env.db")

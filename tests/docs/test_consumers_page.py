@@ -87,14 +87,15 @@ def test_worker_example_sends_retries_and_rejects(tmp_path: Path) -> None:
 
 def test_legacy_script_example_files_valid_invoices_and_rejects_others(tmp_path: Path) -> None:
     shutil.copy(ROOT / "examples" / "legacy.sh", tmp_path / "legacy.sh")
-    with yirangmq.open(f"sqlite:{tmp_path / 'yirang.db'}") as queues:
+    (tmp_path / "yirang-data").mkdir()
+    with yirangmq.open(f"sqlite:{tmp_path / 'yirang-data' / 'queue.db'}") as queues:
         good = queues.publish("invoices", {"number": 17}).id
         bad = queues.publish("invoices", {"name": "x"}).id
     command = "yirangmq consume --queue invoices --raw --exec ./legacy.sh --until-empty"
     assert run(*command.split(), folder=tmp_path) == "1 done, 1 rejected\n"
     assert (tmp_path / "invoices" / f"{good}.json").read_text() == '{"number":17}'
     assert len(list((tmp_path / "invoices").iterdir())) == 1
-    with yirangmq.open(f"sqlite:{tmp_path / 'yirang.db'}") as queues:
+    with yirangmq.open(f"sqlite:{tmp_path / 'yirang-data' / 'queue.db'}") as queues:
         failure = queues.show("invoices", bad).failure
     assert failure is not None
     assert (failure.reason_code, failure.reason_message) == ("REJECTED", "an invoice without a number")

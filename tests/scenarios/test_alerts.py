@@ -141,4 +141,4 @@ def test_cli_finds_the_store_of_a_killed_server_in_its_folder(tmp_path: Path) ->
     assert json.loads(done.stdout)["store"] == "sqlite:yirang-data/queue.db"
     assert json.loads(done.stdout)["queues"][0]["ready"] == 1
     run_command(tmp_path, "publish", "--db", "yirang.db", "--queue", "mine", "1")
-    assert json.loads(run_command(tmp_path, "status", "--json").stdout)["path"] == "yirang.db", "a store of one's own"
+    assert json.loads(run_command(tmp_path, "status", "--json").stdout)["unusedStore"] == "yirang.db"

@@ -22,11 +22,14 @@ def store(parser: argparse.ArgumentParser, *, has_own_key: bool = False) -> None
     """Add the options that choose the store; ``connection.chosen`` applies their precedence.
 
     ``has_own_key``: --key has another meaning in this command, so the TLS key has only --tls-key."""
+    parser.set_defaults(chooses_store=True)
     group = parser.add_argument_group("store")
     group.add_argument(
         "--backend", choices=("fs", "sqlite"), help="JSON files in a folder, or one SQLite file (default)"
     )
-    group.add_argument("--db", metavar="FILE", help="the SQLite file (default: $YIRANGMQ_DB or ./yirang.db)")
+    group.add_argument(
+        "--db", metavar="FILE", help="the SQLite file (default: $YIRANGMQ_DB or ./yirang-data/queue.db, as of 'serve')"
+    )
     group.add_argument("--path", metavar="FOLDER", help="the folder (default: $YIRANGMQ_PATH or ./yirang-queues)")
     group.add_argument(
         "--store",

@@ -19,6 +19,7 @@ from yirangmq.broker.queues import Queues
 from yirangmq.cli.output import Screen
 from yirangmq.client.address import SCHEMES as ADDRESSES
 from yirangmq.clock import SystemClock
+from yirangmq.config.default_store import DefaultStore, default_store
 from yirangmq.core.errors import BadInput, NotFound, StoreReadOnly, Unavailable
 from yirangmq.core.message import Counts, Envelope, Message, MessageFailure
 from yirangmq.core.policy import QueuePolicy, read_policy
@@ -284,9 +285,6 @@ def dead_letters(queues: Queues, progress: Callable[[int, int], None]) -> DeadLe
 # -- choosing and opening a store --------------------------------------------------------------------------------------
 
 BACKENDS = {"sqlite": "sqlite", "files": "fs", "etcd": "etcd", "memory": "memory"} | dict.fromkeys(ADDRESSES, "server")
-DEFAULT_SERVER_STORE = "sqlite:yirang-data/queue.db"
-"""Default store of ``yirangmq serve``, relative to the folder where it was started."""
-DEFAULT_SQLITE_FILE = "yirang.db"
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,8 +322,8 @@ class StoreLocation:
 
 
 def choose_store(args: argparse.Namespace, env: Mapping[str, str]) -> StoreLocation:
-    """Choose the store. In order of precedence: ``--store``; ``--backend``, ``--db``, ``--path``; $YIRANGMQ_STORE; the
-    default store of a server in this folder, if a server holds it or has held it; the defaults."""
+    """Choose the store. In order of precedence: ``--store``; ``--backend``, ``--db``, ``--path``; $YIRANGMQ_STORE;
+    $YIRANGMQ_DB or $YIRANGMQ_PATH; the default store of the working folder, which is also the server's."""
     given = [name for name in ("backend", "db", "path") if getattr(args, name) is not None]
     if args.store is not None:
         if given:
@@ -333,8 +331,6 @@ def choose_store(args: argparse.Namespace, env: Mapping[str, str]) -> StoreLocat
         return _from_url(args.store, "--store")
     if not given and env.get("YIRANGMQ_STORE"):
         return _from_url(env["YIRANGMQ_STORE"], "YIRANGMQ_STORE")
-    if not given and not any(env.get(name) for name in ("YIRANGMQ_DB", "YIRANGMQ_PATH")) and _is_served():
-        return _from_url(DEFAULT_SERVER_STORE, "store")
     if args.db is not None and args.path is not None:
         raise BadInput("belongs to sqlite and --path to fs; give one of them", field="--db")
     backend = args.backend or ("fs" if args.path is not None else "sqlite")
@@ -344,14 +340,13 @@ def choose_store(args: argparse.Namespace, env: Mapping[str, str]) -> StoreLocat
         return StoreLocation("files", args.path or env.get("YIRANGMQ_PATH") or "yirang-queues")
     if args.path is not None:
         raise BadInput("belongs to --backend fs; the SQLite store has --db FILE", field="--path")
-    return StoreLocation("sqlite", args.db or env.get("YIRANGMQ_DB") or DEFAULT_SQLITE_FILE)
+    return StoreLocation("sqlite", args.db or env.get("YIRANGMQ_DB") or default_store(env).file)
 
 
-def _is_served() -> bool:
-    """Return True if a server holds the default store of this folder, or held it and there is no other store."""
-    if find_holder(DEFAULT_SERVER_STORE):
-        return True
-    return Path(DEFAULT_SERVER_STORE.partition(":")[2]).exists() and not Path(DEFAULT_SQLITE_FILE).exists()
+def unused_store(args: argparse.Namespace, env: Mapping[str, str]) -> DefaultStore | None:
+    """Return the default store if the command uses it and leaves a former default file unused; otherwise None."""
+    default = default_store(env)
+    return default if default.unused_file and choose_store(args, env).path == default.file else None
 
 
 def _from_url(url: str, field: str) -> StoreLocation:

@@ -5,7 +5,7 @@ one line on stderr, or JSON, and an exit code. ``YIRANGMQ_TRACEBACK`` shows the 
 
 import os
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -126,8 +126,19 @@ def _run(given: list[str], screen: Screen) -> int:
         parser.print_help()
         return output.OK
     del parser  # frees its memory: a server may run for years
+    if getattr(args, "chooses_store", False):
+        _note_unused_store(args, screen)
     code: int = args.run(args, screen)
     return code
+
+
+def _note_unused_store(args: Namespace, screen: Screen) -> None:
+    """Report a former default store that the command does not use. ``status --json`` has it as a member."""
+    from yirangmq.cli.connection import unused_store
+
+    default = unused_store(args, os.environ)
+    if default is not None:
+        screen.note(default.unused_text)
 
 
 def _version(screen: Screen) -> int:

@@ -14,6 +14,7 @@ from dataclasses import Field, fields
 from ipaddress import ip_address
 from typing import Any
 
+from yirangmq.config.default_store import STORE_FILE
 from yirangmq.config.settings import OFF, PREFIX, Settings, flag, variable
 from yirangmq.core.access import check_routes, check_secret, check_token
 from yirangmq.core.errors import BadInput
@@ -49,7 +50,7 @@ class Config(Settings):
 
     @property
     def store_url(self) -> str:
-        return self.store or f"sqlite:{self.data}/queue.db"
+        return self.store or f"sqlite:{self.data}/{STORE_FILE}"
 
     @property
     def is_clustered(self) -> bool:

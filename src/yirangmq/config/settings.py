@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field
 from typing import Any
 
+from yirangmq.config.default_store import DATA_FOLDER
 from yirangmq.core.access import ProgramRoute, ProgramRule, TokenRule
 from yirangmq.core.alert_settings import AlertSettings
 from yirangmq.core.bridges import NewBridge
@@ -75,8 +76,8 @@ LEVELS = ("debug", "info", "warning", "error")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     data: str = setting(
-        "yirang-data",
-        a_path(default="./yirang-data"),
+        DATA_FOLDER,
+        a_path(default=f"./{DATA_FOLDER}"),
         "folder for the store, the socket and the lock; made if it is not there",
     )
     file_access: str = setting(

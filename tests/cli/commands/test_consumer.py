@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,13 @@ from tests.support.wait import until
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import HandlerDelivery
 
-URLS = {"sqlite": "sqlite:yirang.db", "fs": "files:yirang-queues"}
+URLS = {"sqlite": "sqlite:yirang-data/queue.db", "fs": "files:yirang-queues"}
+
+
+@pytest.fixture(autouse=True)
+def _data_folder(_at_home: None) -> None:
+    """These tests open the default store themselves, which makes no folder."""
+    Path("yirang-data").mkdir()
 
 
 @contextmanager

@@ -103,7 +103,7 @@ def test_status_counts_each_state(at: Cli, backend: str, published: Published, k
         "overdue": False,
         "deadLettersOf": None,
     }
-    assert answer["store"] == {"sqlite": "sqlite:yirang.db", "fs": "files:yirang-queues"}[backend]
+    assert answer["store"] == {"sqlite": "sqlite:yirang-data/queue.db", "fs": "files:yirang-queues"}[backend]
     jobs, mail = answer["queues"]
     assert set(mail) == COUNTS
     assert [mail[name] for name in ("backlog", "ready", "delayed", "leased", "done")] == [5, 4, 1, 1, 1]

@@ -104,7 +104,7 @@ def test_cli_maintenance_without_a_store_is_an_error_and_creates_no_file(at: Cli
 
 def test_check_finds_a_wrong_count_and_repair_corrects_it(cli: Cli, tmp_path: Path) -> None:
     cli("publish -q mail 1")
-    db = apsw.Connection(str(tmp_path / "yirang.db"))
+    db = apsw.Connection(str(tmp_path / "yirang-data" / "queue.db"))
     db.execute("UPDATE queue SET ready = 7")
     db.close()
     found = cli("check --json")
@@ -119,18 +119,21 @@ def test_check_finds_a_wrong_count_and_repair_corrects_it(cli: Cli, tmp_path: Pa
 
 def test_salvage_by_repair_recovers_messages_of_a_file_that_does_not_open(cli: Cli, tmp_path: Path) -> None:
     cli("publish -q mail", '"hello"')
-    path = tmp_path / "yirang.db"
+    path = tmp_path / "yirang-data" / "queue.db"
     path.write_bytes(bytes(100) + path.read_bytes()[100:])
     for line in ("status", "check", "repair --dry-run"):
         assert cli(f"{line} --json").complaint["code"] == "store_damaged"
     mended = cli("repair --json")
     assert (mended.code, [finding["kind"] for finding in mended.json["findings"]]) == (0, ["salvaged"])
-    assert (tmp_path / "yirang.db.damaged").exists()
+    assert (tmp_path / "yirang-data" / "queue.db.damaged").exists()
     assert '"hello"' in cli("consume -q mail").out
 
 
 def test_store_damaged_is_reported_by_every_command_for_a_file_of_another_kind(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "yirang.db").write_bytes(b"this is no database, but long enough to be looked at as one" * 50)
+    (tmp_path / "yirang-data").mkdir()
+    (tmp_path / "yirang-data" / "queue.db").write_bytes(
+        b"this is no database, but long enough to be looked at as one" * 50
+    )
     for line in ("status", "publish -q mail 1", "check", "repair"):
         result = cli(f"{line} --json")
         assert (result.code, result.complaint["code"]) == (5, "store_damaged")

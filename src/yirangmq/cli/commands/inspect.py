@@ -1,6 +1,7 @@
 """Commands ``status``, ``queues``, ``peek`` and ``show``: counts of queues, and messages without leasing them."""
 
 import argparse
+import os
 from itertools import islice
 from typing import Any
 
@@ -35,6 +36,7 @@ def queues_options(parser: argparse.ArgumentParser) -> None:
 
 def run_status(args: argparse.Namespace, screen: Screen) -> int:
     at = connection.store_location(args)
+    unused = connection.unused_store(args, os.environ)
     limit = watch.limit_of(args, screen)
     with connection.open_read_only(args, screen) as queues:
         shown = DeadLetters(queues).shown_by(args.queue) if args.queue is not None else []
@@ -53,6 +55,7 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
         "server": server,
         "backend": at.backend,
         "path": at.shown_url.partition(":")[2],
+        "unusedStore": None if unused is None else unused.unused_file,
         "durability": args.durability if not at.exists else durability,
         "overdue": site["overdue"],
         "deadLettersOf": shown if args.queue is not None and shown else None,
@@ -158,7 +161,7 @@ COUNT_COMMANDS = {
     "queues": Command(
         about="List the queues of a store. A queue comes to be with the first message, or with its policy.",
         examples=(
-            ("in ./yirang.db", "yirangmq queues"),
+            ("in ./yirang-data/queue.db", "yirangmq queues"),
             ("in a folder of JSON files, for programs", "yirangmq queues --path /var/yirang/queues --json"),
         ),
         options=queues_options,

@@ -204,7 +204,7 @@ COMMANDS = {
         "files that other users may reach. "
         "Changes nothing; exits with 5 if something is wrong.",
         examples=(
-            ("./yirang.db", "yirangmq check"),
+            ("./yirang-data/queue.db", "yirangmq check"),
             ("a folder of JSON files, for programs", "yirangmq check --path /var/yirang/queues --json"),
         ),
         options=check_options,

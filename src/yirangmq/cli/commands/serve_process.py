@@ -26,6 +26,7 @@ from yirangmq.cli import output
 from yirangmq.cli.arguments import read_input
 from yirangmq.cli.output import Screen
 from yirangmq.config.config import Config, exposed
+from yirangmq.config.default_store import DefaultStore, default_store
 from yirangmq.core.access import AccessGrant, check_secret, check_token, grants
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Store
@@ -70,6 +71,7 @@ def serve(chosen: Config, screen: Screen) -> int:
 
             store = open_journaled(chosen, store)
         _warn_of_clear_text(chosen)
+        unused = _unused_store(chosen)
         web = chosen.http_max_connections if chosen.http_address is not None else 0
         stomp = chosen.max_connections if chosen.stomp_address is not None else 0
         _raise_file_limit(chosen.max_connections + web + stomp + SPARE_FILES)
@@ -77,6 +79,9 @@ def serve(chosen: Config, screen: Screen) -> int:
         def ready(addresses: list[str]) -> None:
             lock.write_holder(_holder(chosen, next((one for one in addresses if one.startswith(OURS)), "")))
             _tune_memory()
+            if unused is not None:
+                log.warning("former_store_unused", extra=values(file=unused.unused_file, store=chosen.store_url))
+                screen.note(unused.unused_text)
             _announce(chosen, screen, addresses, store.durability())
 
         _run_loop(_serve(lambda: Daemon(chosen, store, secrets), ready))
@@ -89,6 +94,12 @@ def _warn_of_clear_text(chosen: Config) -> None:
     for setting, address in exposed(chosen):
         if setting == "feed_tcp" or not chosen.tls_cert:
             log.warning("listening_in_clear_text", extra=values(setting=setting, address=address))
+
+
+def _unused_store(chosen: Config) -> DefaultStore | None:
+    """Return the default store if this server serves it beside a former default store of commands."""
+    default = default_store(os.environ)
+    return default if default.unused_file and chosen.store_url == f"sqlite:{default.file}" else None
 
 
 def _store(chosen: Config) -> Store:

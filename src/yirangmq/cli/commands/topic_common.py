@@ -18,6 +18,7 @@ from yirangmq.cli.local_topics import LocalTopics
 from yirangmq.cli.output import Screen
 from yirangmq.cli.table import cut, safe
 from yirangmq.client.sync_client import ClientTopics
+from yirangmq.config.default_store import data_folder
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, Unavailable
 from yirangmq.core.topics import MAX_SEQUENCE, Record
@@ -130,5 +131,5 @@ def folder_of(args: argparse.Namespace) -> Path:
         return Path(args.log)
     is_said = any(getattr(args, name) is not None for name in ("store", "backend", "db", "path"))
     is_said = is_said or any(os.environ.get(f"YIRANGMQ_{name}") for name in ("STORE", "DB", "PATH"))
-    store = connection.store_location(args).path if is_said else connection.DEFAULT_SERVER_STORE.partition(":")[2]
-    return Path(store).parent / FOLDER
+    folder = Path(connection.store_location(args).path).parent if is_said else Path(data_folder(os.environ))
+    return folder / FOLDER

@@ -134,7 +134,7 @@ COMMANDS = {
         about="Read an export into a store, of either kind. Order and states are kept; a message that was leased "
         "becomes ready. Nothing is stored twice: importing again adds only what is not there.",
         examples=(
-            ("into ./yirang.db", "yirangmq import backup.jsonl"),
+            ("into ./yirang-data/queue.db", "yirangmq import backup.jsonl"),
             ("how much of it is new?", "yirangmq import backup.jsonl --dry-run"),
             ("from a SQLite file to a folder", "yirangmq import backup.jsonl --backend fs --path /var/yirang/queues"),
         ),
