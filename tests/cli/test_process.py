@@ -85,6 +85,19 @@ def test_cli_consume_follow_prints_new_messages_and_stops_on_a_signal(number: si
     assert counts()["done"] == 2
 
 
+def test_cli_consume_releases_its_message_though_the_stop_signal_comes_twice() -> None:
+    """As from ``timeout``, which signals the child and then its group."""
+    call("publish", "-q", "mail", "--raw", "--file", "-", stdin=b"x" * 1_000_000)
+    stuck = subprocess.Popen([*YIRANGMQ, "consume", "-q", "mail", "--raw"], stdout=subprocess.PIPE)
+    assert stuck.stdout is not None
+    assert stuck.stdout.read(1) == b"x"  # it has begun, and the rest does not fit into the pipe
+    os.kill(stuck.pid, signal.SIGTERM)
+    os.kill(stuck.pid, signal.SIGINT)
+    assert stuck.wait(PATIENCE) in (130, 143)
+    stuck.stdout.close()
+    assert (counts()["ready"], counts()["leased"]) == (1, 0)
+
+
 def test_cli_errors_go_to_stderr_and_leave_stdout_empty() -> None:
     done = call("publish", "-q", "mail", "{")
     assert (done.returncode, done.stdout) == (2, b"")

@@ -1,6 +1,7 @@
 """Consumer processes and the signals they get: a term drains, a second one does not wait, a kill loses nothing."""
 
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.consumer.processes import Process, process
 from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.core.states import State
+from yirangmq.core.stop_signals import SIGNAL_REPEAT_SECONDS
 
 pytestmark = pytest.mark.process
 WAIT = ("consume", "-q", "mail", "--handler", "shop:wait", "--db", "q.db")
@@ -54,9 +56,25 @@ def test_drain_is_cut_short_by_a_second_signal_and_the_message_stays_leased(
         until(lambda: begun(tmp_path, id))
         consumer.signal(number)
         until(lambda: any(one["state"] == "draining" for one in queues.consumer_list()))
+        later = time.monotonic() + SIGNAL_REPEAT_SECONDS + 0.1
+        until(lambda: time.monotonic() > later)
         consumer.signal(number)
         assert consumer.ended()[0] == code
     assert queues.show("mail", id).message.state is State.LEASED, "it comes back when the lease ends"
+
+
+def test_drain_counts_two_signals_at_the_same_time_as_one(queues: Queues, tmp_path: Path) -> None:
+    """As from ``timeout``, which signals the child and then its group, or from a wrapper that forwards Ctrl-C."""
+    id = queues.publish("mail", 1).id
+    with process(tmp_path, *WAIT) as consumer:
+        until(lambda: begun(tmp_path, id))
+        consumer.signal(signal.SIGTERM)
+        consumer.signal(signal.SIGINT)
+        until(lambda: any(one["state"] == "draining" for one in queues.consumer_list()))
+        (tmp_path / "go").touch()
+        code, out, _ = consumer.ended()
+    assert (code, out) == (0, "1 done\n")
+    assert queues.show("mail", id).message.state is State.DONE
 
 
 def test_drain_timeout_of_a_process_nacks_the_unfinished_message(queues: Queues, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from yirangmq.consumer.worker_pool import Budget, PauseGate, Poison, RunState, W
 from yirangmq.core import validation
 from yirangmq.core.consumer_registry import ConsumerState
 from yirangmq.core.errors import BadInput
+from yirangmq.core.stop_signals import StopSignals, StopStep
 
 # -- heartbeat ---------------------------------------------------------------------------------------------------------
 
@@ -146,15 +147,11 @@ class ConsumerRunSettings:
 
 
 class Stop(Exception):
-    """Reason to drain. ``signal`` is the signal's number, or 0. A second signal ends the run immediately."""
-
-    def __init__(self, signal: int = 0) -> None:
-        super().__init__(f"signal {signal}" if signal else "asked to stop")
-        self.signal = signal
+    """Reason to drain."""
 
 
 class Interrupted(Exception):
-    """A second signal arrived, so the run ended without waiting."""
+    """A later signal arrived while the run drained, so it ends without waiting."""
 
     def __init__(self, signal: int) -> None:
         super().__init__(f"stopped at once by signal {signal}")
@@ -205,7 +202,9 @@ class ConsumerRun:
         join_seconds = FORCED_STOP_SECONDS
         try:
             cause = self._until_stopped()
-            self._drain(first_signal=isinstance(cause, Stop) and cause.signal != 0)
+            if isinstance(cause, Interrupted):
+                raise cause
+            self._drain()
             join_seconds = FINAL_SETTLE_SECONDS
             if cause is not None and not isinstance(cause, Stop):
                 raise cause
@@ -270,13 +269,13 @@ class ConsumerRun:
 
     # -- drain and close ------------------------------------------------------------------------------------------
 
-    def _drain(self, *, first_signal: bool) -> None:
+    def _drain(self) -> None:
         """Stop fetching, release messages not yet in a handler, and finish those in a handler, within
         ``drain_seconds``."""
         if self.gate.set_state(ConsumerState.DRAINING):
             log.info("drain_started", extra={"values": {"count": len(self._leases)}})
         deadline = time.monotonic() + self._settings.drain_seconds
-        if self._wait_done(deadline, first_signal):
+        if self._wait_done(deadline):
             return
         cut_off = self._leases.cut_off()
         text = f"the consumer stopped, and {self._settings.drain_seconds:g} s were not enough for the handler to end"
@@ -284,19 +283,17 @@ class ConsumerRun:
         self._settler.settle([LeaseOutcome(held, timed_out(text)) for held in cut_off])
         self._cancel(now=False)
         if self._settler.is_alive:
-            self._wait_done(time.monotonic() + FINAL_SETTLE_SECONDS, first_signal)
+            self._wait_done(time.monotonic() + FINAL_SETTLE_SECONDS)
         self._wait_cancelled(time.monotonic() + FINAL_SETTLE_SECONDS)
 
-    def _wait_done(self, deadline: float, signalled: bool) -> bool:
+    def _wait_done(self, deadline: float) -> bool:
         while self._leases or any(pool.is_fetching for pool in self._pools):
             try:
                 event = self._inbox.get(timeout=max(0.0, deadline - time.monotonic()))
             except Empty:
                 return False
-            if isinstance(event, Stop) and event.signal:
-                if signalled:
-                    raise Interrupted(event.signal)
-                signalled = True
+            if isinstance(event, Interrupted):
+                raise event
         return True
 
     def _cancel(self, *, now: bool) -> None:
@@ -370,6 +367,8 @@ class Consumer:
         self._routes: dict[str, HandlerRoute] = {}
         self._inbox: SimpleQueue[BaseException | None] = SimpleQueue()
         self._current_run: ConsumerRun | None = None
+        self.stop_signals = StopSignals()
+        """Signals of the current or the last run, for a program that handles signals before and after it."""
 
     # -- handlers -------------------------------------------------------------------------------------------------
 
@@ -413,14 +412,15 @@ class Consumer:
     def run(self, *, until_empty: bool = False, limit: int | None = None) -> ConsumerSummary:
         """Run until stopped: by ``stop``, an operator, SIGTERM or SIGINT (signals only in the main thread).
 
-        Each of them drains; a second signal ends the run immediately. With ``until_empty`` the run ends when no
-        message is ready and none is in progress, with ``limit`` after that number of messages."""
+        Each of them drains. A signal more than a second after the first ends the run immediately. With ``until_empty``
+        the run ends when no message is ready and none is in progress, with ``limit`` after that number of messages."""
         if not self._routes:
             raise BadInput("no queue has a handler", field="handler")
         if self._current_run is not None:
             raise BadInput("runs already", field="consumer")
         if limit is not None:
             validation.check_count(limit, "limit")
+        self.stop_signals.clear()
         with _opened(self._source) as queues, self._signals():
             settings = ConsumerRunSettings(
                 name=self._name or queues.consumer,
@@ -463,7 +463,9 @@ class Consumer:
             return
 
         def on_signal(number: int, frame: FrameType | None) -> None:
-            self._inbox.put(Stop(number))
+            step = self.stop_signals.receive(time.monotonic())
+            if step is not StopStep.IGNORE:
+                self._inbox.put(Stop() if step is StopStep.BEGIN else Interrupted(number))
 
         before = {number: signal.signal(number, on_signal) for number in SIGNALS}
         try:

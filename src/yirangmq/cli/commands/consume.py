@@ -10,10 +10,11 @@ import argparse
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.broker.queues import Queues
@@ -23,6 +24,7 @@ from yirangmq.cli.output import Screen
 from yirangmq.cli.render import delivery_block
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.message import Reason
+from yirangmq.core.stop_signals import StopSignals, StopStep
 from yirangmq.core.validation import nearest
 from yirangmq.format.delivery import MessageDelivery
 
@@ -226,7 +228,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     if wants_workers(args):
         return run_workers(args, screen)
-    with stopping_on_terminate(), connection.open_or_create(args) as queues:
+    with stopping_on_signals(), connection.open_or_create(args) as queues:
         shown = DeadLetters(queues).shown_by(args.queue)
         if shown:
             screen.note(f"{args.queue} shows the dead letters of {shown[0]}; see 'yirangmq dlq list' and 'dlq requeue'")
@@ -295,20 +297,27 @@ def _print(args: argparse.Namespace, screen: Screen, delivery: MessageDelivery) 
 
 
 @contextmanager
-def stopping_on_terminate() -> Iterator[None]:
-    """Exit on SIGTERM as on Ctrl-C, so that leased messages are released. Does nothing outside the main thread."""
+def stopping_on_signals(signals: StopSignals | None = None) -> Iterator[None]:
+    """Exit on SIGTERM as on Ctrl-C, so that leased messages are released. Does nothing outside the main thread.
 
-    def stop(number: int, frame: FrameType | None) -> NoReturn:
-        raise SystemExit(output.TERMINATED)
+    Copies of the first signal are ignored, so that they do not interrupt the release. After a signal the handlers stay
+    until the process ends. ``signals``: those that another handler has received already."""
+    received = StopSignals() if signals is None else signals
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if received.receive(time.monotonic()) is not StopStep.IGNORE:
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(output.TERMINATED)
 
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if not received.is_stopping:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 COMMANDS = {
@@ -319,7 +328,7 @@ COMMANDS = {
         'With --json each message is one line: {"message": …, "lease": …, "policy": …}.\n\n'
         "With --handler or --exec it is a consumer process: it waits for messages and works on each until it is "
         "stopped. Leases are extended while the work goes on; SIGTERM and SIGINT finish what is in work, give back "
-        "what is not, and exit with 0; a second one does not wait (docs/consumers.md).",
+        "what is not, and exit with 0; another one more than a second later does not wait (docs/consumers.md).",
         examples=(
             ("everything that is ready now", "yirangmq consume --queue telemetry"),
             ("as a service: wait for more, for programs", "yirangmq consume --queue telemetry --follow --json"),

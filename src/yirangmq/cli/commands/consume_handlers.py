@@ -11,13 +11,14 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from importlib import import_module
 from typing import Any
 
 from yirangmq.cli import connection, output
 from yirangmq.cli.arguments import read_json
-from yirangmq.cli.commands.consume import DRAIN_SECONDS, GRACE_SECONDS
+from yirangmq.cli.commands.consume import DRAIN_SECONDS, GRACE_SECONDS, stopping_on_signals
 from yirangmq.cli.output import Screen
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.routes import HandlerRoute, Validation
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # output of handlers appears immediately
     try:
-        with connection.open_or_create(args) as queues:
+        with ExitStack() as stack, connection.open_or_create(args) as queues:
             consumer = Consumer(
                 queues,
                 lease_seconds=args.lease_seconds,
@@ -45,6 +46,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
                 name=args.consumer_id,
             )
             consumer.add(route)
+            stack.enter_context(stopping_on_signals(consumer.stop_signals))
             summary = consumer.run(until_empty=args.until_empty, limit=args.max)
     finally:
         logging.getLogger().removeHandler(log)

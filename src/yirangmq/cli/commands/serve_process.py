@@ -3,8 +3,8 @@
 Before the start it reads secrets from files, sets file modes and umask, makes folders, takes the lock of the store, and
 raises the limit of open files. Once the server is ready it tunes the garbage collector and malloc for a long run.
 
-The first SIGTERM or SIGINT stops the server gracefully. One that arrives more than ``SIGNAL_REPEAT_SECONDS`` later
-terminates the process immediately. SIGHUP does nothing: settings are read at the start."""
+The first SIGTERM or SIGINT stops the server gracefully; a later one terminates the process immediately
+(``core.stop_signals``). SIGHUP does nothing: settings are read at the start."""
 
 import asyncio
 import contextlib
@@ -30,6 +30,7 @@ from yirangmq.config.default_store import DefaultStore, default_store
 from yirangmq.core.access import AccessGrant, check_secret, check_token, grants
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Store
+from yirangmq.core.stop_signals import StopSignals, StopStep
 from yirangmq.fsio import permissions
 from yirangmq.fsio.atomic_file import make_folder
 from yirangmq.observe import logs
@@ -43,7 +44,6 @@ MAX_TOKEN_BYTES = 4096
 SPARE_FILES = 64
 """Allowance of open files besides the sockets of clients."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-SIGNAL_REPEAT_SECONDS = 1.0
 OURS = ("unix:", "tcp:", "tls:")
 """Prefixes of the addresses that serve the native protocol."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -121,22 +121,18 @@ async def _serve(make: Callable[[], Daemon], ready: Callable[[list[str]], None])
 
 
 class Signals:
-    """Signal handler: the first signal stops the server gracefully, a later one terminates the process immediately.
-
-    A shell and a supervisor may both send the first signal, so signals within ``SIGNAL_REPEAT_SECONDS`` count as
-    one."""
+    """Signal handler of the event loop."""
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._first = 0.0
+        self._received = StopSignals()
 
     def stop(self, number: signal.Signals) -> None:
-        now = time.monotonic()
-        if not self._first:
-            self._first = now
+        step = self._received.receive(time.monotonic())
+        if step is StopStep.BEGIN:
             log.info("signal_received", extra=values(signal=number.name))
             self._daemon.stop()
-        elif now - self._first > SIGNAL_REPEAT_SECONDS:
+        elif step is StopStep.FORCE:
             log.warning("server_stop_forced", extra=values(signal=number.name))
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)

@@ -14,7 +14,7 @@ from yirangmq.cli import output
 from yirangmq.cli.arguments import count_text, open_input, read_input
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands import topic_common
-from yirangmq.cli.commands.consume import stopping_on_terminate
+from yirangmq.cli.commands.consume import stopping_on_signals
 from yirangmq.cli.commands.topic_common import header_of, moment_of, sequence_of, show_records
 from yirangmq.cli.output import ProgressBar, Screen
 from yirangmq.client.sync_client import ClientTopics
@@ -251,7 +251,7 @@ def _format_options(parser: argparse.ArgumentParser) -> None:
 def run_subscribe(args: argparse.Namespace, screen: Screen) -> int:
     given = _subscribe_arguments(args)
     limit = MAX_SEQUENCE if args.limit is None else validation.check_count(args.limit, "--limit", most=MAX_SEQUENCE)
-    with stopping_on_terminate(), topic_common.open_topics(args) as topics:
+    with stopping_on_signals(), topic_common.open_topics(args) as topics:
         _follow(args, screen, topics, given, limit)
     return output.OK
 
@@ -315,7 +315,7 @@ def _event_text(event: Event) -> str:
 
 def run_tail(args: argparse.Namespace, screen: Screen) -> int:
     count = validation.check_count(args.lines, "-n", least=0, most=MAX_TAIL)
-    with stopping_on_terminate(), topic_common.open_topics(args) as topics:
+    with stopping_on_signals(), topic_common.open_topics(args) as topics:
         about = topics.list()
         if "last" not in about and not args.follow:
             screen.note("no topics yet; publishing to one makes it")

@@ -7,6 +7,7 @@ import argparse
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.commands.pipeline import common
 from yirangmq.cli.output import Screen
 from yirangmq.cli.table import TableColumn
+from yirangmq.core.stop_signals import StopSignals, StopStep
 from yirangmq.pipeline import project_template, run_registry
 from yirangmq.pipeline.declarative_events import Flow
 from yirangmq.pipeline.spark_errors import SparkLog
@@ -123,8 +125,11 @@ class _Stopped(BaseException):
 
 @contextmanager
 def _raise_on_terminate() -> Iterator[None]:
+    received = StopSignals()
+
     def on_signal(*_: object) -> None:
-        raise _Stopped
+        if received.receive(time.monotonic()) is not StopStep.IGNORE:
+            raise _Stopped
 
     before = signal.signal(signal.SIGTERM, on_signal)
     try:
