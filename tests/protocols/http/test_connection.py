@@ -53,6 +53,7 @@ def test_request_has_the_method_path_query_headers_and_body_that_were_sent() -> 
     [answer] = answers(sent)
     assert (answer.status, answer.body) == (200, b"hello")
     assert answer.headers == {
+        "cache-control": "private, no-cache",
         "x-path": "/echo",
         "content-length": "5",
         "date": "Thu, 01 Jan 1970 00:00:00 GMT",
@@ -137,7 +138,7 @@ def test_chunked_body_is_read_as_one_body() -> None:
 def test_head_request_is_answered_with_the_length_and_no_body() -> None:
     bench = Bench()
     sent = bench.receive(request("HEAD", "/large") + GET)
-    assert sent.startswith(b"HTTP/1.1 200 OK\r\ncontent-length: 500000\r\n")
+    assert sent.startswith(b"HTTP/1.1 200 OK\r\ncache-control: private, no-cache\r\ncontent-length: 500000\r\n")
     assert sent.count(b"HTTP/1.1 200 OK") == 2
     assert len(sent) < 1000
 
@@ -150,7 +151,7 @@ def test_head_request_does_not_wait_as_the_get_does() -> None:
 
 def test_content_length_is_absent_from_a_response_without_a_body() -> None:
     sent = Bench().receive(request("GET", "/nothing"))
-    assert sent.startswith(b"HTTP/1.1 204 No Content\r\ndate: ")
+    assert sent.startswith(b"HTTP/1.1 204 No Content\r\ncache-control: private, no-cache\r\ndate: ")
     assert b"content-length" not in sent
 
 

@@ -74,6 +74,8 @@ NO_BODY = frozenset({204, 304})
 OURS = frozenset({"date", "content-length", "transfer-encoding", "connection", "keep-alive", "x-content-type-options"})
 NOSNIFF = "x-content-type-options: nosniff\r\n"
 """Sent with every response: a browser must not guess another type than ``Content-Type``."""
+CACHE_CONTROL = "cache-control: private, no-cache\r\n"
+"""Sent with every response whose route gives no ``Cache-Control``: an answer is the state of this moment."""
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -130,6 +132,8 @@ def _opening(status: int, headers: Headers) -> bytes:
         raise ValueError(f"a header must be one line: {headers!r}")
     if not all(name and name.lower() not in OURS and not (set(" :\t") & set(name)) for name, _ in headers):
         raise ValueError(f"a name must be a word, and none of {', '.join(sorted(OURS))}: {headers!r}")
+    if not any(name.lower() == "cache-control" for name, _ in headers):
+        text += CACHE_CONTROL
     return f"HTTP/1.1 {status} {PHRASES.get(status, 'Status')}\r\n{text}".encode("latin-1")
 
 

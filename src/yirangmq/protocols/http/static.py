@@ -112,8 +112,8 @@ def _listing() -> bytes:
 
 # -- health, metrics and robots.txt ------------------------------------------------------------------------------------
 
-TEXT: Headers = (("content-type", "text/plain; charset=utf-8"), ("cache-control", "private, no-cache"))
-METRICS: Headers = (("content-type", CONTENT_TYPE), ("cache-control", "private, no-cache"))
+TEXT: Headers = (("content-type", "text/plain; charset=utf-8"),)
+METRICS: Headers = (("content-type", CONTENT_TYPE),)
 ROBOTS = b"User-agent: *\nDisallow: /\n"
 STATUS = {
     "bad_input": 400, "too_large": 413, "packed_body": 415, "not_found": 404, "not_allowed": 403,

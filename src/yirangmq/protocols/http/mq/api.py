@@ -117,7 +117,7 @@ def queues_page(is_wanted: Callable[[Transaction, str], bool]) -> Page:
 
 Read = Callable[[object, str], Any]
 SETTINGS: Mapping[str, tuple[str, Read]] = {
-    "unique": ("unique", request.parse_flag),
+    "unique": ("unique", request.flag),
     "drafting-timeout": ("draftSec", request.seconds),
     "ordered-timeout": ("claimSec", request.seconds),
     "active-timeout": ("activeSec", request.seconds),

@@ -1,8 +1,8 @@
-"""Requests to the HTTP queue: content negotiation, lenient values, version ranges, answers, and namespaces.
+"""Requests to the HTTP queue: content negotiation, values, version ranges, answers, and namespaces.
 
 - A listing is a JSON array or one line for each item, as the header ``Accept`` prefers.
-- Values are parsed as leniently as the original server parses them: a string that is a number counts as a number.
-  ``BadInput`` names the field of a value that cannot be parsed.
+- Values have the JSON types that the documented API states: text is no number, and 1 is not true. ``BadInput`` names
+  the field of a value of another type.
 - ``Accept-NameVersion`` is a range as npm writes them: ``^0.6.0``, ``0.6.x``, ``>=0.5 <1 || 2``, ``1.2 - 1.4``. No
   version
   satisfies a range that cannot be read.
@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 from yirangmq.broker.two_step import note_of
 from yirangmq.core.access import AccessGrant
@@ -67,9 +67,8 @@ def _weight(parameters: list[str]) -> float:
     return 1.0
 
 
-# -- lenient values ----------------------------------------------------------------------------------------------------
+# -- values ------------------------------------------------------------------------------------------------------------
 
-NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\s*")
 PROTO = re.compile(rb'"__proto__"\s*:')
 """Member that the original server refuses, to protect JavaScript objects; no client sends it by accident."""
 
@@ -84,49 +83,48 @@ def read_json(body: bytes) -> Any:
 
 
 def rank_of(document: object) -> int:
-    """Return the rank from the body of a draft: ``{"priority": number | null}``."""
+    """Return the rank from the body of a draft: ``{"priority": number | null}``, the number a whole one."""
     if not isinstance(document, dict):
         raise BadInput("must be an object", field="body")
     if "priority" not in document:
         raise BadInput("must have the member priority", field="body")
     given = document["priority"]
-    if given is None or given == "":
+    if given is None:
         return RANK_LAST
-    number = parse_number(given, "priority")
-    if not 0 <= number < RANK_LAST or number != int(number):
+    rank = given if _is_number(given) else -1
+    if not 0 <= rank < RANK_LAST or rank != int(rank):
         raise BadInput(f"must be null or a whole number from 0 to {RANK_LAST - 1}", field="priority")
-    return int(number)
+    return int(rank)
 
 
-def parse_number(given: object, field: str) -> float:
-    if isinstance(given, bool):
-        return int(given)
-    if isinstance(given, int | float):
-        return given
-    if isinstance(given, str) and NUMBER.fullmatch(given):
-        return float(given) if not given.strip().lstrip("+-").isdecimal() else int(given)
-    raise BadInput("must be a number", field=field)
+def _is_number(given: object) -> TypeGuard[int | float]:
+    return isinstance(given, int | float) and not isinstance(given, bool)
 
 
-def parse_flag(given: object, field: str) -> bool:
-    known = {True: True, False: False, "true": True, "false": False}  # matches 1 and 0 too, which equal True and False
-    if not isinstance(given, bool | int | float | str) or given not in known:
+def number(given: object, field: str) -> float:
+    if not _is_number(given):
+        raise BadInput("must be a number", field=field)
+    return given
+
+
+def flag(given: object, field: str) -> bool:
+    if not isinstance(given, bool):
         raise BadInput("must be true or false", field=field)
-    return known[given]
+    return given
 
 
 def seconds(given: object, field: str) -> float:
-    number = parse_number(given, field)
-    if not number > 0:
+    found = number(given, field)
+    if not found > 0:
         raise BadInput("must be a number of seconds greater than 0", field=field)
-    return number
+    return found
 
 
 def whole(given: object, field: str) -> int:
-    number = parse_number(given, field)
-    if abs(number) > 2**53 or number != int(number) or number < 0:
+    found = number(given, field)
+    if abs(found) > 2**53 or found != int(found) or found < 0:
         raise BadInput("must be a whole number from 0", field=field)
-    return int(number)
+    return int(found)
 
 
 # -- version ranges ----------------------------------------------------------------------------------------------------
@@ -228,7 +226,7 @@ def _caret_end(stated: list[int]) -> Version:
 
 VERSION = (0, 6, 2)
 """Version of the documented API; clients request it with ``Accept-NameVersion``."""
-COMMON: Headers = (("cache-control", "private, no-cache"), ("vary", "Origin"))
+COMMON: Headers = (("vary", "Origin"),)
 TEXT = ("content-type", "text/plain; charset=utf-8")
 JSON = ("content-type", "application/json; charset=utf-8")
 EMPTY_STATUSES = frozenset({404, 409})
