@@ -48,12 +48,13 @@ empty and leaves no trace. `ack`, `nack`, `extend`, `drop`, `check`, `repair` an
 Results go to stdout, notes and errors to stderr. People get text and tables; `--json`, which every command has, is for
 programs: one JSON document a line, and no notes. Commands that list messages (`consume`, `peek`, `dlq list`) print one
 document per message; `show` and `dlq show` print the message's document; all others print exactly one with
-`"ok": true`. Tables are cut to the width of a terminal, and not cut otherwise. Long work shows a progress bar if stderr
-is a terminal.
+`"ok": true`. `ack`, `nack` and `extend` do so also if a lease was refused: their document then has `"ok": false`, and
+the result of each lease in `results`. Tables are cut to the width of a terminal, and not cut otherwise. Long work shows
+a progress bar if stderr is a terminal.
 
 An error is one line on stderr, `yirangmq: CODE: TEXT` (a bad filter adds two that point at the place); with `--json` it
 is `{"ok": false, "code": …, "error": …, "field": …}`, also on stderr. `field` names what was wrong in the input, or is
-null.
+null. `ack`, `nack` and `extend` print one such error for each lease that was refused.
 
 `--dry-run` stands on every command that moves or deletes many: it says exactly what would happen and changes nothing.
 

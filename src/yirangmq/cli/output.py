@@ -30,8 +30,8 @@ TERMINATED = 143
 
 EXIT_MEANINGS: dict[int, str] = {
     OK: "it worked",
-    1: "a fault in yirangmq itself, please report it; of `torture`: something was lost; of `pipeline`: Spark, "
-    "or a step, failed while it ran",
+    1: "a fault in yirangmq itself, please report it; of `torture`: something was lost, or its time was over first; of "
+    "`pipeline`: Spark, or a step, failed while it ran",
     2: "bad input: a wrong option, name, document, policy or filter, or a message that the queue's processor refuses; "
     "nothing was changed",
     3: "there is no such message, queue, record or store",
@@ -195,10 +195,10 @@ class ProgressBar:
         sys.stderr.write(f"\r\x1b[K{self._line(done, text)}")
         sys.stderr.flush()
 
-    def update(self, done: int, total: int) -> None:
-        """Update the bar of work that learns its total while it runs."""
+    def update(self, phase: str, done: int, total: int) -> None:
+        """Update the bar of work that has several phases, each with its own total."""
         self._total = total
-        self(done, f"{done:,}/{total:,}")
+        self(done, f"{done:,}/{total:,} {phase}")
 
     def _line(self, done: int, text: str) -> str:
         detail = f"  {text}" if text else ""
@@ -214,3 +214,21 @@ class ProgressBar:
         if self._drawn:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+
+
+LINE_SECONDS = 10.0
+"""Interval between progress lines, in seconds."""
+
+
+class ProgressLines:
+    """Progress of long work as lines on stderr, for a log or a pipe: at the start of the work, then every 10 s."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._next = time.monotonic()
+
+    def update(self, phase: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + LINE_SECONDS
+            print(f"{self._label}: {done:,}/{total:,} {phase}", file=sys.stderr, flush=True)

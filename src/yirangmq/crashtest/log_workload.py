@@ -66,12 +66,14 @@ def take_log_snapshot(opened: OpenLog) -> LogSnapshot:
     return LogSnapshot(log.epoch, log.first, records, {cursor.name: cursor for cursor in opened.cursors.all()})
 
 
-def record_log_workload(backend: LogBackend, top: Path, seed: int, steps: int) -> RecordedWorkload:
-    """Run the workload in ``top``, an empty folder, and record its I/O."""
+def record_log_workload(
+    backend: LogBackend, top: Path, seed: int, steps: int, stepped: Callable[[int], None] = lambda step: None
+) -> RecordedWorkload:
+    """Run the workload in ``top``, an empty folder, and record its I/O. ``stepped`` is called before each step."""
     journal = IoJournal(top)
     workload = _LogWorkload(top, backend.disk(journal), journal, Random(f"log {seed}"))
     try:
-        workload.run(steps)
+        workload.run(steps, stepped)
     finally:
         workload.close()
     return RecordedWorkload(journal, workload.calls, workload.complaints)
@@ -89,7 +91,7 @@ class _LogWorkload:
         self.calls: list[WorkloadCall] = []
         self.complaints: list[str] = []
 
-    def run(self, steps: int) -> None:
+    def run(self, steps: int, stepped: Callable[[int], None]) -> None:
         operations: dict[str, tuple[int, Callable[[], object]]] = {
             "append": (8, lambda: self._append(1)),
             "append many": (8, lambda: self._append(self._rng.choice((2, 3, 9)))),
@@ -102,7 +104,8 @@ class _LogWorkload:
         self._call("open", self._open)
         weights = [weight for weight, _ in operations.values()]
         drawn = self._rng.choices(list(operations), weights, k=steps)
-        for text in [*FIRST_CALLS, *drawn][:steps]:
+        for step, text in enumerate([*FIRST_CALLS, *drawn][:steps]):
+            stepped(step)
             self._now_ms += self._rng.choice((0, 1, 300, 2_000))
             self._call(text, operations[text][1])
             if self.complaints:

@@ -4,10 +4,11 @@
 opened and verified. ``torture`` writes each disk to a folder, in ``/dev/shm`` if the system has it, and verifies it.
 
 One disk in three also gets stale files that the store never syncs. After one in six the power fails again while the
-store is opened. The run stops early after ``Plan.max_losses`` losses."""
+store is opened. The run stops early after ``Plan.max_losses`` losses or ``Plan.seconds``."""
 
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -44,8 +45,10 @@ class CutMoment(NamedTuple):
 
 
 class CrashTest(Protocol):
-    def record_workload(self, top: Path, seed: int, steps: int) -> RecordedWorkload:
-        """Run the workload in the folder ``top`` and record its I/O."""
+    def record_workload(
+        self, top: Path, seed: int, steps: int, stepped: Callable[[int], None] = ...
+    ) -> RecordedWorkload:
+        """Run the workload in the folder ``top`` and record its I/O. ``stepped`` is called before each step."""
 
     def open_recorded(self, top: Path, journal: IoJournal) -> None:
         """Open the store in ``top``, read it and close it, and record all its I/O in the journal."""
@@ -71,8 +74,10 @@ class StoreCrashTest:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    def record_workload(self, top: Path, seed: int, steps: int) -> RecordedWorkload:
-        return record_workload(self._backend, top, seed, steps)
+    def record_workload(
+        self, top: Path, seed: int, steps: int, stepped: Callable[[int], None] = lambda step: None
+    ) -> RecordedWorkload:
+        return record_workload(self._backend, top, seed, steps, stepped)
 
     def open_recorded(self, top: Path, journal: IoJournal) -> None:
         with self._backend.recorded(top, journal) as open_store:
@@ -110,8 +115,10 @@ class LogCrashTest:
     def __init__(self, backend: LogBackend) -> None:
         self._backend = backend
 
-    def record_workload(self, top: Path, seed: int, steps: int) -> RecordedWorkload:
-        return record_log_workload(self._backend, top, seed, steps)
+    def record_workload(
+        self, top: Path, seed: int, steps: int, stepped: Callable[[int], None] = lambda step: None
+    ) -> RecordedWorkload:
+        return record_log_workload(self._backend, top, seed, steps, stepped)
 
     def open_recorded(self, top: Path, journal: IoJournal) -> None:
         opened = open_all(top, self._backend.disk(journal), START_MS, Random(0))
@@ -162,6 +169,8 @@ class PowerCutPlan(NamedTuple):
     """Cut at this point only."""
     max_losses: int = MAX_LOSSES
     """Number of losses after which the run stops."""
+    seconds: float | None = None
+    """Time limit in seconds; None: no limit."""
 
 
 class Loss(NamedTuple):
@@ -182,10 +191,26 @@ class PowerCutReport(NamedTuple):
     quarantined: int
     """Half-written messages that were quarantined, over all disks."""
     losses: list[Loss]
+    is_complete: bool = True
+    """False if the time limit ended the run before the last point."""
 
 
-def torture(plan: PowerCutPlan, progress: Callable[[int, int], None] = lambda done, total: None) -> PowerCutReport:
-    """Record a workload and cut the power at every point of it. Stop early after ``Plan.max_losses`` losses."""
+Progress = Callable[[str, int, int], None]
+"""Called with the phase of a run, the steps of it that are done, and all of them."""
+
+
+def no_progress(phase: str, done: int, total: int) -> None:
+    """Ignore the progress."""
+
+
+class _TimeOver(Exception):
+    """The time limit is over while the workload is recorded."""
+
+
+def torture(plan: PowerCutPlan, progress: Progress = no_progress) -> PowerCutReport:
+    """Record a workload and cut the power at every point of it.
+
+    Stop early after ``Plan.max_losses`` losses or ``Plan.seconds``; the time may be exceeded by one step."""
     folder = tempfile.mkdtemp(prefix="yirangmq-torture-", dir=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None)
     try:
         return _PowerCutRun(plan, Path(folder)).run(progress)
@@ -207,11 +232,30 @@ class _PowerCutRun:
         self._second_cuts = 0
         self._quarantined = 0
         self._losses: list[Loss] = []
+        self._until = None if plan.seconds is None else time.monotonic() + plan.seconds
 
-    def run(self, progress: Callable[[int, int], None]) -> PowerCutReport:
+        self._is_complete = True
+
+    def _stops(self) -> bool:
+        """Return True if there is more to do and the losses or the time end the run here."""
+        if self._until is not None and time.monotonic() > self._until:
+            self._is_complete = False
+        return not self._is_complete or len(self._losses) >= self._plan.max_losses
+
+    def run(self, progress: Progress) -> PowerCutReport:
         recorded_folder = self._folder / "day"
         recorded_folder.mkdir()
-        story = self._crash_test.record_workload(recorded_folder, self._plan.seed, self._plan.steps)
+        steps = self._plan.steps
+
+        def stepped(step: int) -> None:
+            progress("calls recorded", step, steps)
+            if self._stops():
+                raise _TimeOver
+
+        try:
+            story = self._crash_test.record_workload(recorded_folder, self._plan.seed, steps, stepped)
+        except _TimeOver:
+            return PowerCutReport(0, 0, 0, 0, 0, [], is_complete=False)
         self._calls = story.calls
         self._stale_files = self._crash_test.stale_files(recorded_folder)
         if story.complaints:
@@ -220,16 +264,22 @@ class _PowerCutRun:
         model = DiskModel(story.journal.start)
         points = 0
         for point in range(len(events) + 1):
-            if len(self._losses) >= self._plan.max_losses or story.complaints:
+            if story.complaints or self._stops():
                 break
             if self._plan.only in (None, point):
                 self._cut(point, model)
                 points += 1
             if point < len(events):
                 self._apply_event(model, events[point])
-            progress(point, len(events))
+            progress("power cuts", point, len(events))
         return PowerCutReport(
-            len(self._calls), points, self._states, self._second_cuts, self._quarantined, self._losses
+            len(self._calls),
+            points,
+            self._states,
+            self._second_cuts,
+            self._quarantined,
+            self._losses,
+            self._is_complete,
         )
 
     def _apply_event(self, model: DiskModel, event: Event) -> None:
@@ -249,6 +299,8 @@ class _PowerCutRun:
     def _cut(self, point: int, model: DiskModel) -> None:
         rng = Random(f"cut {self._plan.seed} {point}")
         for possible_disk in possible_disks(model, self._plan.states, rng):
+            if self._stops():
+                return
             key = (possible_disk.digest, self._returned, self._in_progress)
             if key in self._seen:
                 continue
@@ -257,8 +309,6 @@ class _PowerCutRun:
                 possible_disk = possible_disk._replace(tree={**possible_disk.tree, **self._stale_files})
             if self._survives(point, possible_disk, "") and rng.randrange(SECOND_CUT_EVERY) == 0:
                 self._cut_again(point, possible_disk, rng)
-            if len(self._losses) >= self._plan.max_losses:
-                return
 
     def _cut_again(self, point: int, possible_disk: PossibleDisk, rng: Random) -> None:
         """Cut the power again while the store is opened: its recovery must itself be crash-safe."""

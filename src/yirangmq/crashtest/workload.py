@@ -259,13 +259,15 @@ class NumberedIds:
         return 0.5
 
 
-def record_workload(backend: Backend, top: Path, seed: int, steps: int) -> RecordedWorkload:
-    """Run the workload in ``top``, an empty folder, and record its I/O."""
+def record_workload(
+    backend: Backend, top: Path, seed: int, steps: int, stepped: Callable[[int], None] = lambda step: None
+) -> RecordedWorkload:
+    """Run the workload in ``top``, an empty folder, and record its I/O. ``stepped`` is called before each step."""
     journal = IoJournal(top)
     with backend.recorded(top, journal) as open_store:
         workload = _StoreWorkload(open_store, journal, Random(f"workload {seed}"))
         try:
-            workload.run(steps)
+            workload.run(steps, stepped)
         finally:
             workload.close()
     return RecordedWorkload(journal, workload.calls, workload.complaints)
@@ -285,7 +287,7 @@ class _StoreWorkload:
         self.calls: list[WorkloadCall] = []
         self.complaints: list[str] = []
 
-    def run(self, steps: int) -> None:
+    def run(self, steps: int, stepped: Callable[[int], None]) -> None:
         self._call("open", self._open)
         self._call("set a policy", lambda: self._any_handle().set_policy("mail", MAIL_POLICY))
         operations: dict[str, tuple[int, Callable[[], object]]] = {
@@ -307,7 +309,8 @@ class _StoreWorkload:
             "open again": (1, self._open),
         }
         drawn_verbs = self._rng.choices(list(operations), [weight for weight, _ in operations.values()], k=steps)
-        for drawn in [*FIRST_CALLS, *drawn_verbs][:steps]:
+        for step, drawn in enumerate([*FIRST_CALLS, *drawn_verbs][:steps]):
+            stepped(step)
             self._clock.now += self._rng.choice((0, 1, 300, 300, 2_000, 2_000, 2_000, 35_000))
             text = "lease" if drawn in ("ack", "nack", "extend") and not self._deliveries else drawn
             self._call(text, operations[text][1])

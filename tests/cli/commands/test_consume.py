@@ -34,12 +34,15 @@ def test_cli_consume_max_limits_the_messages_whatever_the_batch_size(at: Cli, pu
 
 
 def test_cli_consume_of_an_empty_queue_is_an_error_only_with_fail_empty(at: Cli) -> None:
-    assert "nothing to consume in mail" in at("consume -q mail").err
+    said = at("consume -q mail").err
+    assert "nothing to consume in mail" in said
+    assert "to stay and wait for messages, add --follow" in said
+    assert said.count("\n") == 1
     assert at("consume -q mail --fail-empty --json", code=6).out == ""
 
 
 def test_cli_consume_of_an_empty_queue_reports_the_likely_reason(at: Cli, published: Published) -> None:
-    assert "nothing to consume in mail: there is no such queue yet\n" in at("consume -q mail").err
+    assert "nothing to consume in mail: there is no such queue yet; to stay" in at("consume -q mail").err
     published("mail", "1", "2")
     assert "no such queue yet; did you mean mail?" in at("consume -q mali").err
     at("consume -q mail --no-ack --max 1")
@@ -48,7 +51,7 @@ def test_cli_consume_of_an_empty_queue_reports_the_likely_reason(at: Cli, publis
     assert "nothing to consume in mail: it is paused; 'yirangmq queue resume mail'" in at("consume -q mail").err
     at("queue resume mail")
     at("consume -q mail --max 1")
-    assert "nothing to consume in mail now: 1 leased, 1 delayed\n" in at("consume -q mail").err
+    assert "nothing to consume in mail now: 1 leased, 1 delayed; to stay" in at("consume -q mail").err
 
 
 def test_cli_consume_wait_ends_at_its_timeout(at: Cli) -> None:
@@ -110,6 +113,7 @@ def test_cli_ack_of_a_stale_lease_fails_and_the_other_leases_are_acked(at: Cli, 
     answer = at(f"ack {first} {second} --json", code=4).json
     assert [result["ok"] for result in answer["results"]] == [False, True]
     assert (answer["ok"], answer["results"][0]["code"]) == (False, "lease_expired")
+    assert at(f"ack {first} {second} --json", code=4).complaint["code"] == "lease_expired"
     shown = at(f"ack {first} {second}", code=4)
     assert "yirangmq: lease_expired:" in shown.err
     assert shown.out == f"acked {second}\n"
@@ -119,7 +123,9 @@ def test_cli_ack_nack_and_extend_check_the_consumer_id_if_given(at: Cli, publish
     published("mail", "1")
     lease = at("consume -q mail --no-ack --json --consumer-id me").json["lease"]["leaseId"]
     for verb in ("ack", "nack", "extend"):
-        assert at(f"{verb} {lease} --consumer-id you --json", code=4).json["results"][0]["code"] == "lease_mismatch"
+        refused = at(f"{verb} {lease} --consumer-id you --json", code=4)
+        assert refused.json["results"][0]["code"] == refused.complaint["code"] == "lease_mismatch"
+        assert set(refused.complaint) == {"ok", "code", "error", "field"}
     assert at(f"ack {lease} --consumer-id me --json").json["ok"] is True
 
 

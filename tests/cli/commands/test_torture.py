@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from yirangmq.cli.commands.torture import power_cut_arguments, run_power_cuts
+from yirangmq.cli.commands.torture import FaultServer, power_cut_arguments, run_power_cuts
 from yirangmq.core.errors import BadInput
 from yirangmq.crashtest import backends
 from yirangmq.crashtest.backends import STORE, SqliteBackend
+from yirangmq.crashtest.faults.runner import FaultPlan, inject
 from yirangmq.stores.sqlite.store import SqliteStore
 
 
@@ -88,20 +89,64 @@ class Terminal(io.StringIO):
         return True
 
 
-def progress(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> str:
+def progress(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, backend: str = "log") -> str:
     """What a run draws there."""
     monkeypatch.setattr("yirangmq.cli.output.QUIET_SECONDS", 0)
     monkeypatch.setattr("yirangmq.cli.output.STEP_SECONDS", 0)
     monkeypatch.setattr(sys, "stderr", stream)
-    assert run_power_cuts(parsed("--backend", "sqlite", "--steps", "2", "--states", "2")) == 0
+    assert run_power_cuts(parsed("--backend", backend, "--steps", "2", "--states", "2")) == 0
     return stream.getvalue()
 
 
 def test_progress_bar_is_drawn_on_a_terminal_and_wiped_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = progress(monkeypatch, Terminal())
-    assert re.search(r"\rtorture sqlite \[#+\.+\] +\d+%  \d+/\d+\r", drawn.replace("\x1b[K", ""))
+    drawn = progress(monkeypatch, Terminal(), "sqlite")
+    assert re.search(r"\rtorture sqlite \[#+\.+\] +\d+%  \d+/\d+ power cuts\r", drawn.replace("\x1b[K", ""))
     assert drawn.endswith("\r\x1b[K")
 
 
-def test_progress_bar_is_not_drawn_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert progress(monkeypatch, io.StringIO()) == ""
+def test_progress_without_a_terminal_is_lines_the_first_of_them_before_any_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("yirangmq.cli.output.LINE_SECONDS", 0)
+    first, *_, last = progress(monkeypatch, io.StringIO()).splitlines()
+    assert first == "torture log: 0/2 calls recorded"
+    assert re.fullmatch(r"torture log: (\d+)/\1 power cuts", last)
+
+
+def test_progress_with_json_is_drawn_only_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_power_cuts(parsed("--backend", "log", "--steps", "2", "--states", "2", "--json")) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_is_shown_while_the_workload_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "0/2 calls recorded" in progress(monkeypatch, Terminal()).partition("power cuts")[0]
+
+
+@pytest.mark.parametrize("steps", ["100000", "60"])
+def test_torture_time_limit_ends_the_recording_and_the_power_cuts(
+    capsys: pytest.CaptureFixture[str], steps: str
+) -> None:
+    assert run_power_cuts(parsed("--backend", "log", "--steps", steps, "--seconds", "0.5", "--json")) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert (report["ok"], report["complete"], report["losses"]) == (False, False, [])
+    assert (report["points"] > 0) == (steps == "60")
+    assert run_power_cuts(parsed("--backend", "log", "--steps", steps, "--seconds", "0.5")) == 1
+    assert capsys.readouterr().out.endswith("result: time was over before the last point; nothing was lost so far\n")
+
+
+def test_torture_time_limit_that_is_not_reached_changes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        run_power_cuts(parsed("--backend", "log", "--steps", "2", "--states", "2", "--seconds", "600", "--json")) == 0
+    )
+    assert json.loads(capsys.readouterr().out)["complete"] is True
+
+
+def test_torture_time_limit_ends_the_counting_of_calls_too() -> None:
+    phases: list[str] = []
+    report = inject(
+        FaultPlan(["sqlite"], seconds=0.000_001), FaultServer, lambda phase, done, total: phases.append(phase)
+    )
+    assert (report.cases, report.is_complete) == (0, False)
+    assert len(phases) <= 1

@@ -71,19 +71,19 @@ def run_extend(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _report(args: argparse.Namespace, screen: Screen, did: str, errors: list[QueueError | None]) -> int:
-    """Print the result of each lease. A stale lease is an error and does not affect the others.
+    """Print the result of each lease to stdout and each error to stderr. A stale lease is an error and does not affect
+    the others.
 
     Return the exit code of the first error."""
     first = next((error for error in errors if error is not None), None)
     if screen.json:
         results = [_result(lease, error) for lease, error in zip(args.leases, errors, strict=True)]
         screen.document({"ok": first is None, "did": did, "results": results})
-    else:
-        for lease, error in zip(args.leases, errors, strict=True):
-            if error is None:
-                screen.report(f"{did} {lease}")
-            else:
-                screen.problem(error)
+    for lease, error in zip(args.leases, errors, strict=True):
+        if error is not None:
+            screen.problem(error)
+        elif not screen.json:
+            screen.report(f"{did} {lease}")
     return output.OK if first is None else output.exit_code(first.code)
 
 
@@ -241,7 +241,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             count += len(deliveries)
         why = "" if count or shown else _explain_empty(queues, args.queue)
     if count == 0:
-        screen.note(f"nothing to consume in {args.queue}{why}")
+        stay = "" if shown else "; to stay and wait for messages, add --follow"
+        screen.note(f"nothing to consume in {args.queue}{why}{stay}")
         return output.EMPTY if args.fail_empty else output.OK
     return output.OK
 

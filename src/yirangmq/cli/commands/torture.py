@@ -12,11 +12,12 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from yirangmq.cli.command import Command
-from yirangmq.cli.output import ProgressBar, Screen
+from yirangmq.cli.output import ProgressBar, ProgressLines, Screen
 from yirangmq.config.config import load
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, QueueError
@@ -25,7 +26,7 @@ from yirangmq.crashtest.backends import BACKENDS
 from yirangmq.crashtest.faults import runner as fault_run
 from yirangmq.crashtest.faults.protocols import Addresses
 from yirangmq.crashtest.faults.targets import TARGETS, StartServer
-from yirangmq.crashtest.runner import Loss, PowerCutPlan, PowerCutReport, torture
+from yirangmq.crashtest.runner import Loss, PowerCutPlan, PowerCutReport, Progress, no_progress, torture
 from yirangmq.server.server import Daemon, Secrets
 
 # -- power cuts --------------------------------------------------------------------------------------------------------
@@ -45,21 +46,37 @@ def power_cut_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--states", type=int, default=STATES, help="disks to try at each point (%(default)s)")
     parser.add_argument("--point", type=int, help="cut at this point only, to replay a loss")
     parser.add_argument("--keep-failures", metavar="DIR", help="where to keep the disks in which something was lost")
+    parser.add_argument("--seconds", type=float, metavar="S", help="end after so long (default: no limit)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def run_power_cuts(args: argparse.Namespace) -> int:
-    """Simulate power cuts. Return 0 if every confirmed operation survived every cut, 1 if something was lost."""
+    """Simulate power cuts. Return 0 if every confirmed operation survived every cut, 1 if something was lost or time
+    ran out before the last point."""
     started = time.monotonic()
     plan = _power_cut_plan(args)
-    with ProgressBar(f"torture {plan.backend.name}", None, shown=sys.stderr.isatty()) as show:
-        report = torture(plan, show.update)
+    with _progress(f"torture {plan.backend.name}", args) as progress:
+        report = torture(plan, progress)
     seconds = time.monotonic() - started
     if getattr(args, "json", False):
         print(json.dumps(_power_cuts_as_json(plan, report, seconds)))
     else:
         _print_power_cuts(plan, report, seconds)
-    return LOST if report.losses else SURVIVED
+    return SURVIVED if _is_survived(report) else LOST
+
+
+def _is_survived(report: PowerCutReport) -> bool:
+    return not report.losses and report.is_complete
+
+
+@contextlib.contextmanager
+def _progress(label: str, args: argparse.Namespace) -> Iterator[Progress]:
+    """Show progress on stderr: as a bar on a terminal, otherwise as lines, or not at all with --json."""
+    if sys.stderr.isatty():
+        with ProgressBar(label, None, shown=True) as bar:
+            yield bar.update
+    else:
+        yield no_progress if getattr(args, "json", False) else ProgressLines(label).update
 
 
 def _power_cut_plan(args: argparse.Namespace) -> PowerCutPlan:
@@ -74,7 +91,13 @@ def _power_cut_plan(args: argparse.Namespace) -> PowerCutPlan:
         states=validation.check_count(_given(args, "states", STATES), "states", most=MAX_STEPS),
         keep=Path(keep) if keep else Path(tempfile.gettempdir()) / f"yirangmq-torture-{time.time_ns()}",
         only=None if point is None else validation.check_count(point, "point", least=0, most=2**53),
+        seconds=_seconds(args),
     )
+
+
+def _seconds(args: argparse.Namespace) -> float | None:
+    seconds: float | None = getattr(args, "seconds", None)
+    return None if seconds is None else validation.check_milliseconds(seconds, "seconds", least=0.001) / 1000
 
 
 def _given(args: argparse.Namespace, name: str, default: int) -> int:
@@ -105,12 +128,17 @@ def _print_power_cuts(plan: PowerCutPlan, report: PowerCutReport, seconds: float
         print(f"  replay: {_power_cut_replay(plan, loss)}")
     if len(report.losses) > LOSSES_SHOWN:
         print(f"\nand {len(report.losses) - LOSSES_SHOWN} more")
-    print("result: something was lost" if report.losses else "result: every confirmed message survived every cut")
+    if report.losses:
+        print("result: something was lost")
+    elif not report.is_complete:
+        print("result: time was over before the last point; nothing was lost so far")
+    else:
+        print("result: every confirmed message survived every cut")
 
 
 def _power_cuts_as_json(plan: PowerCutPlan, report: PowerCutReport, seconds: float) -> dict[str, Any]:
     return {
-        "ok": not report.losses,
+        "ok": _is_survived(report),
         "backend": plan.backend.name,
         "seed": plan.seed,
         "calls": report.calls,
@@ -118,6 +146,7 @@ def _power_cuts_as_json(plan: PowerCutPlan, report: PowerCutReport, seconds: flo
         "states": report.states,
         "secondCuts": report.second_cuts,
         "setAside": report.quarantined,
+        "complete": report.is_complete,
         "seconds": round(seconds, 3),
         "losses": [
             {
@@ -222,15 +251,14 @@ def fault_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--faults", action="store_true", help="let every I/O call fail in turn, instead of the power")
     parser.add_argument("--sample", type=int, metavar="N", help="with --faults: N cases of each target, by the seed")
     parser.add_argument("--only", metavar="CASE", help="with --faults: this case, or those that begin so")
-    parser.add_argument("--seconds", type=float, metavar="S", help="with --faults: stop after so long")
 
 
 def run_faults(args: argparse.Namespace, start_server: StartServer) -> int:
     """Inject faults. Return 0 if every case passed, 1 if one failed or time ran out before the last case."""
     started = time.monotonic()
     plan = _fault_plan(args)
-    with ProgressBar(f"faults {args.backend}", None, shown=sys.stderr.isatty()) as show:
-        report = fault_run.inject(plan, start_server, show.update)
+    with _progress(f"faults {args.backend}", args) as progress:
+        report = fault_run.inject(plan, start_server, progress)
     seconds = time.monotonic() - started
     if getattr(args, "json", False):
         print(json.dumps(_faults_as_json(args, report, seconds)))
@@ -245,10 +273,7 @@ def _fault_plan(args: argparse.Namespace) -> fault_run.FaultPlan:
     if not targets:
         targets = [name for names_ in TARGETS.values() for name in names_ if only and only.startswith(f"{name}/")]
     sample = None if args.sample is None else validation.check_count(args.sample, "sample", most=MAX_CASES)
-    seconds = (
-        None if args.seconds is None else validation.check_milliseconds(args.seconds, "seconds", least=0.001) / 1000
-    )
-    return fault_run.FaultPlan(targets or TARGETS[args.backend], args.seed, sample, only, seconds)
+    return fault_run.FaultPlan(targets or TARGETS[args.backend], args.seed, sample, only, _seconds(args))
 
 
 def _is_good(report: fault_run.FaultReport) -> bool:

@@ -5,13 +5,14 @@ applies to it: failing once, and failing from there on. ``FaultPlan`` limits a r
 or the number of failures. ``crashtest.faults.case`` runs and verifies one case."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
 from yirangmq.crashtest.faults.case import BLOCKING_PROTOCOLS, LIFECYCLE, ONCE, WHILE, CaseRunner, FaultCase
 from yirangmq.crashtest.faults.injector import LOCKED
 from yirangmq.crashtest.faults.targets import StartServer
+from yirangmq.crashtest.runner import Progress, no_progress
 
 ONCE_ONLY = frozenset(("CORRUPT",))
 """Errors that fail only one call. SQLite reads pages during a rollback and does not expect SQLITE_CORRUPT there."""
@@ -47,14 +48,12 @@ class FaultReport(NamedTuple):
     failures: list[CaseFailure]
 
 
-def inject(
-    plan: FaultPlan, start_server: StartServer, progress: Callable[[int, int], None] = lambda done, total: None
-) -> FaultReport:
+def inject(plan: FaultPlan, start_server: StartServer, progress: Progress = no_progress) -> FaultReport:
     return _FaultRun(plan, start_server, progress).run()
 
 
 class _FaultRun:
-    def __init__(self, plan: FaultPlan, start_server: StartServer, progress: Callable[[int, int], None]) -> None:
+    def __init__(self, plan: FaultPlan, start_server: StartServer, progress: Progress) -> None:
         self._plan = plan
         self._start_server = start_server
         self._progress = progress
@@ -85,14 +84,18 @@ class _FaultRun:
                     self._close_group(case_runner, case)
                     group = f"{case.protocol}/{case.operation}"
                 self._run_case(case_runner, case)
-                self._progress(number + 1, len(cases))
+                self._progress(f"cases of {name}", number + 1, len(cases))
             if cases:
                 self._close_group(case_runner, cases[-1])
 
     def _cases(self, case_runner: CaseRunner) -> list[FaultCase]:
         """Return a case per I/O call of every operation. Each operation runs once without faults to count its calls."""
         found: list[FaultCase] = []
-        for protocol, operation in case_runner.pairs():
+        pairs = case_runner.pairs()
+        for number, (protocol, operation) in enumerate(pairs):
+            self._progress(f"operations of {case_runner.target.name} counted", number, len(pairs))
+            if self._is_over:
+                break
             counts = case_runner.calls(protocol, operation)
             for error in case_runner.target.errors:
                 if error == LOCKED:
