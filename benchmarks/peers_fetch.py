@@ -10,12 +10,14 @@ from pathlib import Path
 from debian import check_tools, known, unpack, would_install
 
 ROOT = Path(__file__).resolve().parent.parent / ".bench-peers"
-WANTED = ("redis-server", "rabbitmq-server")
+WANTED = ("redis-server", "redis-tools", "rabbitmq-server")
+"""Packages with a program that we start. All are named, so that they are unpacked also where they are installed:
+Debian's ``redis-server`` is only a link to a program in ``redis-tools``."""
 ERLANG = (
     *("asn1", "base", "crypto", "eldap", "ftp", "inets", "mnesia", "os-mon", "parsetools", "public-key"),
     *("runtime-tools", "snmp", "ssl", "syntax-tools", "tftp", "tools", "xmerl"),
 )
-"""Named, so that they are unpacked also where they are installed: Erlang does not look in two places."""
+"""Named for the same reason: Erlang does not look in two places."""
 ERL = """#!/bin/sh
 # Erlang's own starter has its installed place written into it; this one knows where it was unpacked.
 export ROOTDIR={erlang} BINDIR={bin} EMU=beam PROGNAME=erl
@@ -57,6 +59,7 @@ def fetch() -> None:
     check_tools("the brokers")
     unpack(known(_packages, "redis-server or rabbitmq-server"), ROOT)
     _write_starter()
+    find()
     print(f"Redis and RabbitMQ are in {ROOT}")
 
 
