@@ -98,6 +98,23 @@ def test_cli_consume_releases_its_message_though_the_stop_signal_comes_twice() -
     assert (counts()["ready"], counts()["leased"]) == (1, 0)
 
 
+def test_cli_publish_lines_stores_each_line_of_a_slow_program_while_its_pipe_stays_open() -> None:
+    slow = subprocess.Popen(
+        [*YIRANGMQ, "publish", "-q", "mail", "--lines", "--file", "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert slow.stdin is not None
+    try:
+        for number in (1, 2):
+            slow.stdin.write(b"%d\n" % number)
+            slow.stdin.flush()
+            until(lambda number=number: counts().get("ready") == number)
+        out, _ = slow.communicate(b"3", timeout=PATIENCE)
+    finally:
+        slow.kill()
+    assert (slow.returncode, out) == (0, b"published 3 to mail\n")
+    assert counts()["ready"] == 3
+
+
 def test_cli_errors_go_to_stderr_and_leave_stdout_empty() -> None:
     done = call("publish", "-q", "mail", "{")
     assert (done.returncode, done.stdout) == (2, b"")

@@ -8,7 +8,7 @@ import argparse
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any
 
 from yirangmq.cli import output
 from yirangmq.cli.arguments import count_text, open_input, read_input
@@ -16,11 +16,12 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.commands import topic_common
 from yirangmq.cli.commands.consume import stopping_on_signals
 from yirangmq.cli.commands.topic_common import header_of, moment_of, sequence_of, show_records
+from yirangmq.cli.lines import InputLine, line_batches
 from yirangmq.cli.output import ProgressBar, Screen
 from yirangmq.client.sync_client import ClientTopics
 from yirangmq.client.values import Event, LostRecords, Missing, NewEpoch, Receipt, TopicRecord
 from yirangmq.core import validation
-from yirangmq.core.errors import BadInput, QueueError, TooLarge
+from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.topics import MAX_SEQUENCE, NO_HEADERS, NewRecord, SubscriberState, check_topic
 from yirangmq.format.topic_record import from_json
 from yirangmq.wire.frames import MAX_FRAME
@@ -28,8 +29,6 @@ from yirangmq.wire.records import check_record
 
 # -- publish -----------------------------------------------------------------------------------------------------------
 
-MAX_PER_BATCH = 1000
-BYTES_PER_READ = 1 << 20
 MAX_LINE_BYTES = MAX_FRAME * 4 // 3 + 1024
 """Maximum length of an input, in bytes: the largest record as Base64 with its members."""
 
@@ -124,26 +123,20 @@ def _receipt_text(topic: str, receipt: Receipt) -> str:
 # -- publish: lines ----------------------------------------------------------------------------------------------------
 
 
-class NumberedLine(NamedTuple):
-    name: str
-    number: int
-    text: bytes
-
-
 def _publish_lines(
     args: argparse.Namespace, screen: Screen, topics: ClientTopics, make: Callable[[bytes], NewRecord]
 ) -> int:
     """Publish a record per line. Files are checked to their last line first; a stream is published as it arrives."""
     size = _size(args.file)
     if size is not None:
-        for batch in _batches(args.file):
+        for name, batch in _batches(args.file):
             for line in batch:
-                _build_record(make, line, 0)
+                _build_record(make, name, line, 0)
     count = read = resent = 0
     receipts: list[Receipt] = []
     with ProgressBar("publishing", size, shown=screen.shows_progress) as show:
-        for batch in _batches(args.file):
-            receipts = [*topics.publish_many([_build_record(make, line, count) for line in batch])]
+        for name, batch in _batches(args.file):
+            receipts = [*topics.publish_many([_build_record(make, name, line, count) for line in batch])]
             count += len(receipts)
             resent += sum(receipt.resent for receipt in receipts)
             read += sum(len(line.text) + 1 for line in batch)
@@ -163,38 +156,21 @@ def _size(names: list[str]) -> int | None:
     return sum(Path(name).stat().st_size for name in names)
 
 
-def _build_record(make: Callable[[bytes], NewRecord], line: NumberedLine, before: int) -> NewRecord:
+def _build_record(make: Callable[[bytes], NewRecord], name: str, line: InputLine, before: int) -> NewRecord:
     try:
         return make(line.text)
     except QueueError as error:
-        where = f"{line.name} line {line.number}"
+        where = f"{name} line {line.number}"
         done = f"{before} before it are published" if before else "nothing was published"
         raise type(error)(f"{where}: {error}; {done}", field="file") from None
 
 
-def _batches(names: list[str]) -> Iterator[list[NumberedLine]]:
-    """Yield batches of lines as soon as they are read, so that a stream that pauses does not delay records."""
+def _batches(names: list[str]) -> Iterator[tuple[str, list[InputLine]]]:
+    """Yield batches of lines, each with the name of its input."""
     for name in names:
         with open_input(name) as stream:
-            for lines in _lines(name, stream):
-                for at in range(0, len(lines), MAX_PER_BATCH):
-                    yield lines[at : at + MAX_PER_BATCH]
-
-
-def _lines(name: str, stream: BinaryIO) -> Iterator[list[NumberedLine]]:
-    """Yield the lines of each read, without line ends. Empty lines are skipped."""
-    number, rest = 0, b""
-    while True:
-        data = stream.read1(BYTES_PER_READ)  # type: ignore[attr-defined]  # every stream that we open has it
-        *whole, rest = (rest + data).split(b"\n") if data else [rest, b""]
-        found = [NumberedLine(name, number + at, text.rstrip(b"\r")) for at, text in enumerate(whole, 1)]
-        number += len(whole)
-        if max(map(len, (rest, *whole))) > MAX_LINE_BYTES:
-            raise TooLarge(f"{name}: a line after line {number} is longer than {MAX_LINE_BYTES} bytes", field="file")
-        if kept := [line for line in found if line.text.strip()]:
-            yield kept
-        if not data:
-            return
+            for batch in line_batches(stream, MAX_LINE_BYTES, name):
+                yield name, batch
 
 
 COMMAND = Command(
