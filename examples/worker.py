@@ -11,7 +11,13 @@ from typing import Any
 
 from yirangmq import Consumer, Reject, Retry
 
-SCHEMA = {"type": "object", "required": ["to", "text"], "properties": {"to": {"type": "string", "minLength": 3}}}
+
+def check(mail: Any) -> None:
+    """Refuse a payload that is no mail.
+
+    A JSON Schema may stand in its place; that needs ``pip install yirangmq[schema]``."""
+    if not isinstance(mail, dict) or not {"to", "text"} <= mail.keys() or len(str(mail["to"])) < 3:
+        raise ValueError("a mail has the members to and text")
 
 
 def deliver(to: str, text: str) -> None:
@@ -24,7 +30,7 @@ def deliver(to: str, text: str) -> None:
 def build(address: str) -> Consumer:
     consumer = Consumer(address, concurrency=4, timeout=60, poison_after=3)
 
-    @consumer.handler("mail", schema=SCHEMA)
+    @consumer.handler("mail", schema=check)
     def send(delivery: Any) -> None:
         mail = delivery.value()
         if "@" not in mail["to"]:

@@ -18,7 +18,7 @@ interface: a change is listed in the [changelog](../CHANGELOG.md).
 {"at": "2026-01-13T09:21:00.000Z", "level": "warning", "event": "subscriber_lag_exceeded", "lag": 1001}
 ```
 
-With `log_format` `text` the same line is the event and then its fields:
+On a terminal, or with `log_format` `text`, the same line is the event and then its fields:
 
 ```
 2026-01-13T09:21:00.000Z warning subscriber_lag_exceeded  lag=1001

@@ -235,3 +235,10 @@ def test_json_schema_change_takes_effect_at_once(readings: Queues) -> None:
     assert readings.publish("mail", reading({})).refused
     readings.set_policy("mail", {"schemas": {"reading": {"1": {"type": "object"}}}})
     assert not readings.publish("mail", reading({})).refused
+
+
+def test_delay_of_none_is_no_delay(queues: Queues) -> None:
+    """As ``ttl`` and ``priority`` of None are none."""
+    queues.publish("mail", NewMessage(payload=1, id="m-1", delay=None))
+    queues.publish_text("mail", [b'{"messageId": "m-2", "payload": 2}'], delay=None)
+    assert taken(queues) == ["m-1", "m-2"]

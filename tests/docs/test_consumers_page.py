@@ -85,6 +85,20 @@ def test_worker_example_sends_retries_and_rejects(tmp_path: Path) -> None:
     assert [look.message.reason for look in looks] == ["", "HANDLER_ERROR", "REJECTED", "VALIDATION_ERROR"]
 
 
+def test_worker_example_runs_on_a_base_install(tmp_path: Path) -> None:
+    """Without the package for JSON Schema, which is an extra."""
+    url = f"sqlite:{tmp_path / 'mail.db'}"
+    with yirangmq.open(url) as queues:
+        queues.publish("mail", {"to": "ann@example.org", "text": "hello"})
+    program = (
+        "import runpy, sys; sys.modules['jsonschema_rs'] = None; sys.argv = sys.argv[1:]; "
+        "runpy.run_path(sys.argv[0], run_name='__main__')"
+    )
+    worker = str(ROOT / "examples" / "worker.py")
+    out = run(sys.executable, "-c", program, worker, url, "--until-empty", folder=tmp_path)
+    assert out.endswith("\n1 done, 0 to be tried again, 0 rejected\n")
+
+
 def test_legacy_script_example_files_valid_invoices_and_rejects_others(tmp_path: Path) -> None:
     shutil.copy(ROOT / "examples" / "legacy.sh", tmp_path / "legacy.sh")
     (tmp_path / "yirang-data").mkdir()

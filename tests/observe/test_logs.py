@@ -63,6 +63,22 @@ def test_log_format_text_is_one_readable_line() -> None:
     assert stream.getvalue().endswith(" info    ready  clients=3\n")
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("stream", "is_text"), [(Terminal(), True), (io.StringIO(), False)])
+def test_log_format_auto_is_text_on_a_terminal_and_json_otherwise(stream: io.StringIO, is_text: bool) -> None:
+    handler = start_log("info", "auto", stream)
+    try:
+        log.info("ready", extra=values(clients=3))
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert stream.getvalue().endswith(" info    ready  clients=3\n") is is_text
+    assert stream.getvalue().startswith('{"at":') is not is_text
+
+
 @pytest.mark.parametrize("kind", ["unix", "udp"])
 def test_syslog_gets_the_same_lines(lines: io.StringIO, tmp_path: Path, kind: str) -> None:
     with socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET, socket.SOCK_DGRAM) as system:

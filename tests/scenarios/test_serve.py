@@ -6,6 +6,7 @@ import signal
 import socket
 import stat
 import threading
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,25 @@ def test_serve_on_a_held_store_is_refused_with_the_process_and_address_of_the_ho
         assert find_holder(server.url) is not None
         assert server.stop(signal.SIGINT) == 0
         assert find_holder(server.url) is None
+
+
+@pytest.mark.parametrize(("host", "local"), [("0.0.0.0", "127.0.0.1"), ("127.0.0.1", "127.0.0.1")])
+def test_dashboard_address_printed_at_the_start_opens_on_this_machine(tmp_path: Path, host: str, local: str) -> None:
+    with daemon(tmp_path, "--http", f"{host}:0", "--insecure") as server:
+        address = server.ready["dashboard"]
+        assert address == f"http://{local}:{server.port_of('http')}/"
+        assert request_page(address) == 200
+
+
+def test_dashboard_address_is_not_printed_without_http_over_tcp(tmp_path: Path) -> None:
+    with daemon(tmp_path, "--http", f"unix:{tmp_path / 'http.sock'}") as server:
+        assert server.ready["dashboard"] is None
+
+
+def request_page(address: str) -> int:
+    with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
+        assert answer.headers["content-type"].startswith("text/html")
+        return int(answer.status)
 
 
 def test_cli_commands_of_every_kind_go_through_the_server(tmp_path: Path) -> None:

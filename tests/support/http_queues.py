@@ -100,9 +100,9 @@ class WebQueues:
         return self._stored(path, documents) if documents else []
 
     def publish_text(
-        self, queue: str, texts: Iterable[bytes], *, delay: float = 0, ttl: float | None = None
+        self, queue: str, texts: Iterable[bytes], *, delay: float | None = 0, ttl: float | None = None
     ) -> list[AddResult]:
-        times = {"delaySec": delay} if ttl is None else {"delaySec": delay, "ttlSec": ttl}
+        times = {name: value for name, value in {"delaySec": delay, "ttlSec": ttl}.items() if value is not None}
         given: Iterable[object] = texts
         documents = [text if isinstance(text, bytes) else b"\xff" for text in given]
         return self._stored(f"{_path(queue)}/messages?{urlencode(times)}", documents)

@@ -85,7 +85,7 @@ class Queues(AbstractContextManager["Queues"]):
         )
 
     def publish_text(
-        self, queue: str, texts: Iterable[bytes], *, delay: float = 0, ttl: float | None = None
+        self, queue: str, texts: Iterable[bytes], *, delay: float | None = 0, ttl: float | None = None
     ) -> list[AddResult]:
         """Publish JSON documents: envelopes unchanged, any other document as a payload."""
         validation.check_queue(queue)

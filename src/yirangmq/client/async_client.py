@@ -119,7 +119,7 @@ class AsyncClient:
         return await self._publish(queue, list(made) if producer.needs_validation(messages) else made)
 
     async def publish_text(
-        self, queue: str, texts: Iterable[bytes], *, delay: float = 0, ttl: float | None = None
+        self, queue: str, texts: Iterable[bytes], *, delay: float | None = 0, ttl: float | None = None
     ) -> list[AddResult]:
         """Publish JSON documents. Envelopes are published as they are; any other document is wrapped as a payload."""
         validation.check_queue(queue)

@@ -433,7 +433,11 @@ class Settings:
         "(docs/cluster.md); on several machines an address that the others reach",
     )
     log_level: str = setting("info", one_of(*LEVELS), "what is logged: `debug`, `info`, `warning` or `error`")
-    log_format: str = setting("json", one_of("json", "text"), "one JSON document a line, or text for people")
+    log_format: str = setting(
+        "auto",
+        one_of("auto", "json", "text"),
+        "one JSON document a line, or text for people; `auto`: text if stderr is a terminal, JSON otherwise",
+    )
     syslog: str = setting(
         "", syslog_or_nothing, "where log lines go as well: `unix:PATH`, such as `unix:/dev/log`, or `udp:HOST:PORT`"
     )

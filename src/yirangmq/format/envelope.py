@@ -51,8 +51,9 @@ JSON_TYPE = "application/json"
 class NewMessage:
     """A message to publish. Only ``payload`` is required: bytes are stored unchanged, other values become JSON.
 
-    ``delay`` and ``ttl`` are in seconds. ``priority`` 0 is first, None is last. Messages of one ``group`` are leased
-    one at a time, in order. A message with a ``target`` is leased only to the consumer of that name."""
+    ``delay`` and ``ttl`` are in seconds; None is no delay and no limit. ``priority`` 0 is first, None is last. Messages
+    of one ``group`` are leased one at a time, in order. A message with a ``target`` is leased only to the consumer of
+    that name."""
 
     payload: object
     id: str | None = None
@@ -62,7 +63,7 @@ class NewMessage:
     trace_id: str | None = None
     deduplication_key: str | None = None
     priority: int | None = None
-    delay: float = 0
+    delay: float | None = 0
     ttl: float | None = None
     timestamp: str | None = None
     content_type: str | None = None
@@ -105,7 +106,7 @@ def plain(queue: str, id: str, payload: bytes, now: int, *, is_json: bool = Fals
 
 
 def read(
-    queue: str, text: bytes, fallback_id: str, now: int, *, delay: float = 0, ttl: float | None = None
+    queue: str, text: bytes, fallback_id: str, now: int, *, delay: float | None = 0, ttl: float | None = None
 ) -> Envelope:
     """Parse a JSON document: as an envelope if it is one, otherwise as a bare payload."""
     if not isinstance(text, bytes):
@@ -124,7 +125,7 @@ def read_members(
     parts: dict[str, bytes] | None,
     fallback_id: str,
     now: int,
-    delay: float = 0,
+    delay: float | None = 0,
     ttl: float | None = None,
 ) -> Envelope:
     """Like ``read``, for a document already split by ``members_of``. ``parts`` is modified."""
@@ -167,10 +168,10 @@ def _checked(
     payload: bytes,
     is_json: bool,
     now: int,
-    delay: float,
+    delay: float | None,
     ttl: float | None,
 ) -> Envelope:
-    delay_ms = 0 if delay == 0 else validation.check_milliseconds(delay, "delay")
+    delay_ms = 0 if delay is None or delay == 0 else validation.check_milliseconds(delay, "delay")
     expires_at = now + validation.check_milliseconds(ttl, "ttl", least=0.001) if ttl is not None else 0
     if not header:
         return Envelope(queue, id, RANK_LAST, now, now + delay_ms, expires_at, None, "", payload, is_json)

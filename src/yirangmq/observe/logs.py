@@ -58,10 +58,15 @@ def start_syslog(place: str) -> logging.Handler:
     return handler
 
 
+FORMATS = ("auto", "json", "text")
+"""``auto``: text on a terminal, JSON otherwise."""
+
+
 def start_log(level: str, form: str, stream: TextIO) -> logging.Handler:
-    """Send the log of this process to ``stream``."""
+    """Send the log of this process to ``stream``, in one of ``FORMATS``."""
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(JsonLines() if form == "json" else TextFormatter())
+    is_text = form == "text" or (form == "auto" and stream.isatty())
+    handler.setFormatter(TextFormatter() if is_text else JsonLines())
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(level.upper())

@@ -129,7 +129,9 @@ def serve_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--idle", metavar="SECONDS", type=float, default=600.0, help="rest after (default: 600)")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(info)")
-    parser.add_argument("--log-format", choices=("json", "text"), default="json", help="log lines (default: json)")
+    parser.add_argument(
+        "--log-format", choices=logs.FORMATS, default="auto", help="log lines (default: text on a terminal, else JSON)"
+    )
 
 
 def run_serve(args: argparse.Namespace, screen: Screen) -> int:

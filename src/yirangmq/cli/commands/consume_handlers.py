@@ -33,7 +33,7 @@ SHELL = "/bin/sh"
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     route = _program_route(args) if args.program is not None else _function_route(args)
-    log = logs.start_log("info", "json" if screen.json else "text", sys.stderr)
+    log = logs.start_log("info", "json" if screen.json else "auto", sys.stderr)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # output of handlers appears immediately
     try:

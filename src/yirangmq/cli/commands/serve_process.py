@@ -263,9 +263,21 @@ def _announce(chosen: Config, screen: Screen, addresses: list[str], durability: 
     value = {"ready": True, "version": __version__, "addresses": addresses, "store": chosen.store_url}
     where = f"store {chosen.store_url}, durability {durability}"
     text = f"yirangmq {__version__} is ready at {', '.join(addresses)}; {where}"
-    pages = [f"{address}/" for address in addresses if address.startswith(("http://", "https://"))]
-    if pages:
-        text += f"\nThe dashboard is at {pages[0]}"
-    screen.answer({**value, "durability": durability, "pid": os.getpid()}, text)
+    dashboard = _dashboard(addresses)
+    if dashboard is not None:
+        text += f"\nThe dashboard is at {dashboard}"
+    screen.answer({**value, "dashboard": dashboard, "durability": durability, "pid": os.getpid()}, text)
     screen.flush()
     log.info("server_started", extra=values(addresses=addresses, store=chosen.store_url, durability=durability))
+
+
+WILDCARDS = {"://0.0.0.0:": "://127.0.0.1:", "://[::]:": "://[::1]:"}
+"""Addresses that stand for every address of the machine, and what a browser on it opens instead."""
+
+
+def _dashboard(addresses: list[str]) -> str | None:
+    """Return the address at which a browser on this machine opens the dashboard; None without HTTP over TCP."""
+    page = next((f"{address}/" for address in addresses if address.startswith(("http://", "https://"))), None)
+    for wildcard, local in WILDCARDS.items():
+        page = page.replace(wildcard, local) if page is not None else None
+    return page
