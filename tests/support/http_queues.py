@@ -316,9 +316,10 @@ def _document(message: object) -> bytes:
         "contentType": new.content_type if is_raw and new.content_type != "application/json" else None,
         "groupId": getattr(new, "group", None),
         "targetConsumerId": getattr(new, "target", None),
+        "delaySec": new.delay,
         "ttlSec": new.ttl,
     }
-    head = _written({"delaySec": new.delay} | {name: value for name, value in given.items() if value is not None})[:-1]
+    head = _written({name: value for name, value in given.items() if value is not None})[:-1]
     if is_raw and new.content_type == "application/json":
         return b'%s,"payload":%s}' % (head, bytes(new.payload))  # type: ignore[call-overload]
     if is_raw:
