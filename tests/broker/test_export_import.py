@@ -12,6 +12,7 @@ from yirangmq.broker import export_import
 from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadInput, NotFound
+from yirangmq.core.message import with_traceback
 from yirangmq.format.envelope import NewMessage, as_json
 from yirangmq.format.json_codec import loads
 from yirangmq.testing import CountingIds, ManualClock, open_for_test
@@ -72,7 +73,7 @@ def populate(queues: Queues, clock: ManualClock) -> None:
     taken = queues.lease("mail", 7)
     queues.ack([taken[0].lease_id, taken[1].lease_id])
     queues.nack(taken[2].lease_id, "TIMEOUT", "slow")
-    queues.nack([taken[4].lease_id, taken[3].lease_id], "REJECTED", "no")
+    queues.nack([taken[4].lease_id, taken[3].lease_id], "REJECTED", with_traceback("no", "Traceback …\nError: no\n"))
     queues.nack(taken[5].lease_id, delay=0)
     DeadLetters(queues).quarantine("mail", ids=["mail-3"])
     queues.publish("mail", NewMessage(payload="soon", id="soon", delay=30, ttl=3600))

@@ -16,7 +16,7 @@ from yirangmq.consumer.settler import ConsumerSummary
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import MAX_FAILURE_TEXT, Reason
 from yirangmq.core.states import State
-from yirangmq.format.delivery import MessageView
+from yirangmq.format.delivery import MessageView, failure_document
 from yirangmq.testing import ManualClock
 
 
@@ -107,7 +107,7 @@ def test_nack_of_a_handler_error_keeps_its_text_and_the_consumer_name(queues: Qu
     look, summary = handled(queues, raising(ValueError("no route to host")), name="worker-7")
     assert (look.message.state, look.message.due_at) == (State.DELAYED, clock.now_ms() + 1_000)
     assert look.failure is not None
-    assert look.failure[:2] == (Reason.HANDLER_ERROR, "ValueError: no route to host")
+    assert (look.failure.reason_code, look.failure.text) == (Reason.HANDLER_ERROR, "ValueError: no route to host")
     assert look.failure.consumer == "worker-7"
     assert summary == ConsumerSummary(failed=1)
 
@@ -134,8 +134,60 @@ def test_worker_pool_thread_survives_any_error_of_a_handler(queues: Queues, erro
     assert done == ["good"]
     failure = queues.show("mail", bad).failure
     assert failure is not None
-    assert failure.reason_message.startswith(type(error).__name__)
-    assert len(failure.reason_message) <= MAX_FAILURE_TEXT
+    assert failure.text.startswith(type(error).__name__)
+    assert len(failure.text) <= MAX_FAILURE_TEXT
+
+
+def look_up(delivery: HandlerDelivery) -> None:
+    """Fails in a function of its own, after another error."""
+    try:
+        delivery.header["no such member"]
+    except KeyError as error:
+        raise LookupError("no such account") from error
+
+
+def test_traceback_of_a_handler_is_kept_with_its_dead_letter_without_the_frames_of_the_consumer(
+    queues: Queues,
+) -> None:
+    queues.set_policy("mail", {"retry": {"limit": 0}})
+    look, _ = handled(queues, lambda delivery: look_up(delivery))
+    assert look.message.state is State.DEAD
+    assert look.failure is not None
+    assert look.failure.text == "LookupError: no such account"
+    traceback = look.failure.traceback
+    assert traceback.startswith("Traceback (most recent call last):\n")
+    assert "KeyError: 'no such member'" in traceback
+    assert "in look_up\n" in traceback
+    assert "worker_pool" not in traceback
+    assert traceback.endswith("\nLookupError: no such account\n")
+    assert failure_document(look.failure)["traceback"] == traceback
+    assert failure_document(look.failure)["reasonMessage"] == "LookupError: no such account"
+
+
+@pytest.mark.parametrize("most", [0, 5, 200])
+def test_traceback_is_bounded_by_the_policy_and_keeps_its_last_lines(queues: Queues, most: int) -> None:
+    queues.set_policy("mail", {"dlq": {"tracebackChars": most}})
+    look, _ = handled(queues, lambda delivery: look_up(delivery))
+    assert look.failure is not None
+    assert look.failure.text == "LookupError: no such account"
+    traceback = look.failure.traceback
+    if most < 200:
+        assert traceback == ""
+        assert "traceback" not in failure_document(look.failure)
+    else:
+        assert traceback.startswith("  …\n")
+        assert traceback.endswith("\nLookupError: no such account\n")
+        assert len(traceback) <= most + len("  …\n")
+
+
+def test_traceback_of_an_endless_recursion_is_bounded(queues: Queues) -> None:
+    def down(delivery: HandlerDelivery) -> None:
+        down(delivery)
+
+    look, _ = handled(queues, down)
+    assert look.failure is not None
+    assert "RecursionError" in look.failure.traceback
+    assert len(look.failure.traceback) <= 4000 + len("  …\n")
 
 
 async def _later(delivery: HandlerDelivery) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.support.store_contract import FAILURE, NOW, QUEUE, REACHED, bring, envelope, listed, move, put
 from tests.support.stores import Place
 from yirangmq.core.errors import BadInput
-from yirangmq.core.message import RANK_LAST
+from yirangmq.core.message import RANK_LAST, with_traceback
 from yirangmq.core.ports import Change, Store
 from yirangmq.core.states import State
 
@@ -135,6 +135,17 @@ def test_envelope_is_missing_for_a_message_without_content(store: Store) -> None
         found = transaction.envelopes([done, cards[2], dropped])
         assert [sent is None for sent in found] == [True, False, True]
         assert transaction.by_id(QUEUE, ["m", "n"]) == [done, dropped]
+
+
+def test_failure_keeps_its_text_and_its_traceback(store: Store, place: Place) -> None:
+    [card] = put(store, envelope("m"))
+    failure = FAILURE._replace(reason_message=with_traceback("no such account", 'File "shop.py"\n이랑\n'))
+    dead = move(store, move(store, card, State.LEASED), State.DEAD, failure)
+    with place.reopen().transaction(write=False) as transaction:
+        [found] = transaction.failures([dead])
+    assert found == failure
+    assert found is not None
+    assert (found.text, found.traceback) == ("no such account", 'File "shop.py"\n이랑\n')
 
 
 def test_failure_that_is_latest_replaces_the_earlier_failure(store: Store, place: Place) -> None:

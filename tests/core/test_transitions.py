@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from yirangmq.core import transitions
 from yirangmq.core.errors import LeaseExpired, LeaseMismatch, NotFound, QueueError, WrongState
-from yirangmq.core.message import MAX_FAILURE_TEXT, RANK_LAST, Envelope, Message, Reason
+from yirangmq.core.message import MAX_FAILURE_TEXT, RANK_LAST, Envelope, Message, Reason, with_traceback
 from yirangmq.core.policy import DAY_MS, QueuePolicy, RandomFraction, read_policy
 from yirangmq.core.states import TRANSITIONS, State, Verb
 from yirangmq.core.transitions import Cause, TransitionResult
@@ -236,6 +236,13 @@ def test_nack_text_beyond_its_limit_is_cut() -> None:
     _, failure = nacked(card(), cause=Cause(Reason.HANDLER_ERROR, "x" * (MAX_FAILURE_TEXT + 1)))
     assert failure is not None
     assert failure.reason_message == "x" * MAX_FAILURE_TEXT
+
+
+def test_nack_traceback_is_cut_at_a_line_and_does_not_count_as_text() -> None:
+    long = with_traceback("x" * (MAX_FAILURE_TEXT + 1), "first\nsecond\nlast\n")
+    _, failure = nacked(card(), policy(dlq={"tracebackChars": 8}), cause=Cause(Reason.HANDLER_ERROR, long))
+    assert failure is not None
+    assert (failure.text, failure.traceback) == ("x" * MAX_FAILURE_TEXT, "  …\nlast\n")
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ NEW: list[tuple[dict[str, Any], str]] = [
     ({"attributes": {"a": float("inf")}}, "attributes"),
     ({"attributes": 7}, "attributes"),
     ({"attributes": None}, "attributes"),
-    ({"delay": None}, "delay"),
+    ({"delay": "soon"}, "delay"),
     ({"delay": ""}, "delay"),
 ]
 

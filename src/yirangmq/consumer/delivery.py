@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from yirangmq.consumer.lease_table import HeldLease
 from yirangmq.core import validation
-from yirangmq.core.message import MAX_FAILURE_TEXT, Reason
+from yirangmq.core.message import MAX_FAILURE_TEXT, MAX_TRACEBACK, Reason, bounded_failure_text, with_traceback
 from yirangmq.format.envelope import as_json
 
 # -- delivery ----------------------------------------------------------------------------------------------------------
@@ -97,6 +97,10 @@ class Reject(Exception):
         super().__init__(reason or "the handler rejected it")
 
 
+MAX_FRAMES = 100
+"""Maximum number of frames of a traceback, the innermost ones: a deep recursion has thousands."""
+
+
 class HandlerOutcome(NamedTuple):
     """Outcome of a handler. ``reason`` is None on success.
 
@@ -134,7 +138,23 @@ def of_error(error: BaseException) -> HandlerOutcome:
     if isinstance(error, Reject):
         return HandlerOutcome(Reason.REJECTED, text)
     name = type(error).__name__
-    return HandlerOutcome(Reason.HANDLER_ERROR, f"{name}: {text}"[:MAX_FAILURE_TEXT], kind=name)
+    whole = with_traceback(f"{name}: {text}"[:MAX_FAILURE_TEXT], _traceback_of(error))
+    return HandlerOutcome(Reason.HANDLER_ERROR, bounded_failure_text(whole, MAX_TRACEBACK), kind=name)
+
+
+def _traceback_of(error: BaseException) -> str:
+    """Return the traceback of a handler's error, without the frames of the consumer itself; "" if there is none."""
+    import traceback  # loaded only when a handler fails
+
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_globals.get("__name__", "").startswith("yirangmq.consumer."):
+        frames = frames.tb_next
+    if frames is None:
+        return ""
+    try:
+        return "".join(traceback.format_exception(type(error), error, frames, limit=-MAX_FRAMES))
+    except Exception:  # a foreign __str__ may raise
+        return ""
 
 
 def _error_text(error: BaseException) -> str:

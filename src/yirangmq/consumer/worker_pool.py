@@ -28,7 +28,7 @@ from yirangmq.consumer.settler import ConsumerCounters, Fail, LeaseOutcome, Sett
 from yirangmq.core.backoff import Backoff
 from yirangmq.core.consumer_registry import WISHES, ConsumerState
 from yirangmq.core.errors import BadInput, MissingExtra, NotAllowed, QueueError
-from yirangmq.core.message import MAX_FAILURE_TEXT, Reason
+from yirangmq.core.message import MAX_TRACEBACK, Reason, bounded_failure_text
 from yirangmq.format.trace_context import parent_of, provider
 
 # -- pause gate --------------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class Poison:
                     self._faults.popitem(last=False)
                 return outcome
         text = f"{times} times {outcome.kind}, the last time: {outcome.text}"
-        return HandlerOutcome(Reason.POISON, text[:MAX_FAILURE_TEXT], kind=outcome.kind)
+        return HandlerOutcome(Reason.POISON, bounded_failure_text(text, MAX_TRACEBACK), kind=outcome.kind)
 
 
 # -- state that the parts of a run share -------------------------------------------------------------------------------

@@ -98,14 +98,29 @@ class MessageRun(NamedTuple):
         return span_leases(self.row.seq, self.row.seq + self.length - 1, self.row.leases)
 
 
+TRACEBACK_MARK = "\n\x1e"
+"""Separates a failure's text from the traceback that follows it in the same stored text."""
+
+
 class MessageFailure(NamedTuple):
-    """Latest failure of a message, as its dead-letter record shows it."""
+    """Latest failure of a message, as its dead-letter record shows it.
+
+    ``reason_message`` is as stored: the text, and after ``TRACEBACK_MARK`` the traceback, if there is one."""
 
     reason_code: str
     reason_message: str
     failed_at: int
     attempt: int
     consumer: str
+
+    @property
+    def text(self) -> str:
+        return self.reason_message.partition(TRACEBACK_MARK)[0]
+
+    @property
+    def traceback(self) -> str:
+        """Traceback of the handler's error, "" if there is none."""
+        return self.reason_message.partition(TRACEBACK_MARK)[2]
 
 
 class Counts(NamedTuple):
@@ -200,7 +215,25 @@ def lease_span(leases: Sequence[str]) -> tuple[int, int, int] | None:
 # -- failure reasons ---------------------------------------------------------------------------------------------------
 
 MAX_FAILURE_TEXT = 2000
-"""Maximum length of the free text of a failure, in characters; a stack trace belongs in a log."""
+"""Maximum length of the free text of a failure, in characters, without a traceback."""
+MAX_TRACEBACK = 16_000
+"""Upper bound of a policy's ``dlq.tracebackChars``."""
+LEFT_OUT = "  …\n"
+"""First line of a traceback whose outer frames were left out."""
+
+
+def with_traceback(text: str, traceback: str) -> str:
+    """Join a failure's text and its traceback to the text that is stored."""
+    return f"{text}{TRACEBACK_MARK}{traceback}" if traceback else text
+
+
+def bounded_failure_text(text: str, traceback_chars: int) -> str:
+    """Limit the stored text of a failure. A traceback keeps its last lines: the innermost frames and the error."""
+    own, _, traceback = text.partition(TRACEBACK_MARK)
+    if len(traceback) > traceback_chars:
+        _, _, whole_lines = traceback[len(traceback) - traceback_chars :].partition("\n")
+        traceback = f"{LEFT_OUT}{whole_lines}" if whole_lines else ""
+    return with_traceback(own[:MAX_FAILURE_TEXT], traceback)
 
 
 class Reason(StrEnum):

@@ -16,7 +16,7 @@ from yirangmq.core.backoff import backoff_delay
 from yirangmq.core.cron import Cron, read_cron
 from yirangmq.core.dispatch import Dispatch, Strategy, read_dispatch, show_dispatch
 from yirangmq.core.errors import BadInput, BadPolicy, QuotaExceeded
-from yirangmq.core.message import Counts
+from yirangmq.core.message import MAX_TRACEBACK, Counts
 from yirangmq.core.processor import EVERY, Chain, read_chain, show_chain
 from yirangmq.core.validation import Fields, kind
 from yirangmq.core.webhook import Webhook, read_webhook, show_webhook
@@ -136,6 +136,8 @@ class DeadLetterPolicy:
     queue: str = ""
     retention_ms: int = 14 * DAY_MS
     when_disabled: str = "drop"
+    traceback_chars: int = 4000
+    """Maximum length of the traceback that is stored with a failure, in characters; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +268,7 @@ def _read_dlq(part: Fields, queue: str) -> DeadLetterPolicy:
         queue=name,
         retention_ms=round(part.number("retentionDays", 14, least=0, most=3660) * DAY_MS),
         when_disabled=part.choice("whenDisabled", "drop", ("drop", "park")),
+        traceback_chars=part.whole("tracebackChars", 4000, least=0, most=MAX_TRACEBACK),
     )
     part.done()
     return dlq
@@ -368,6 +371,7 @@ def show_policy(policy: QueuePolicy) -> dict[str, Any]:
             "queue": dlq.queue,
             "retentionDays": _plain(dlq.retention_ms / DAY_MS),
             "whenDisabled": dlq.when_disabled,
+            "tracebackChars": dlq.traceback_chars,
         },
         "archive": {
             "enabled": archive.enabled,

@@ -11,7 +11,15 @@ dropped does not exist (``NotFound``)."""
 from typing import NamedTuple
 
 from yirangmq.core.errors import LeaseExpired, LeaseMismatch, NotFound, WrongState
-from yirangmq.core.message import MAX_FAILURE_TEXT, Envelope, Message, MessageFailure, Reason, new_message
+from yirangmq.core.message import (
+    MAX_FAILURE_TEXT,
+    Envelope,
+    Message,
+    MessageFailure,
+    Reason,
+    bounded_failure_text,
+    new_message,
+)
 from yirangmq.core.policy import QueuePolicy, RandomFraction, backoff_ms
 from yirangmq.core.states import TRANSITIONS, State, Verb
 
@@ -174,7 +182,8 @@ def nack(
 ) -> TransitionResult:
     """Fail an attempt: the message waits for a retry, or becomes a dead letter if a retry cannot succeed."""
     repeats = message.repeats + 1 if cause.reason == message.reason else 1
-    failure = MessageFailure(cause.reason, cause.text[:MAX_FAILURE_TEXT], now, message.attempt, message.consumer)
+    text = bounded_failure_text(cause.text, policy.dlq.traceback_chars)
+    failure = MessageFailure(cause.reason, text, now, message.attempt, message.consumer)
     message = message._replace(reason=cause.reason, repeats=repeats)
     poison = policy.retry.poison_after and repeats >= policy.retry.poison_after
     if cause.reason in FINAL_REASONS or poison or _is_last(message, policy):

@@ -103,6 +103,7 @@ class Drawer {
       { class: "failure" },
       h("h3", {}, h("span", { class: "reason", "data-reason": failure.reasonCode }, failure.reasonCode)),
       h("p", { class: "failure-text" }, failure.reasonMessage || REASONS[failure.reasonCode] || ""),
+      failure.traceback ? h("pre", { class: "traceback" }, failure.traceback) : null,
       h("p", { class: "muted" }, `Attempt ${failure.attempt}, ${moment(failure.failedAt)}${by}`),
     );
   }

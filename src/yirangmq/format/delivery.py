@@ -16,14 +16,16 @@ from yirangmq.format.json_codec import dumps, loads
 
 
 def failure_document(failure: MessageFailure) -> dict[str, Any]:
-    """Return the document of a failure: reason, time, attempt and consumer. All protocols show the same."""
-    return {
+    """Return the document of a failure: reason, time, attempt and consumer, and the traceback if there is one. All
+    protocols show the same."""
+    document = {
         "reasonCode": failure.reason_code,
-        "reasonMessage": failure.reason_message,
+        "reasonMessage": failure.text,
         "failedAt": iso(failure.failed_at),
         "attempt": failure.attempt,
         "consumerId": failure.consumer or None,
     }
+    return document | {"traceback": failure.traceback} if failure.traceback else document
 
 
 def dead_letter_record(message: Message, envelope: Envelope, failure: MessageFailure, policy: QueuePolicy) -> bytes:

@@ -13,7 +13,16 @@ from typing import Any
 
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
-from yirangmq.core.message import RANK_LAST, Envelope, Message, MessageFailure, check_reason
+from yirangmq.core.message import (
+    MAX_TRACEBACK,
+    RANK_LAST,
+    Envelope,
+    Message,
+    MessageFailure,
+    bounded_failure_text,
+    check_reason,
+    with_traceback,
+)
 from yirangmq.core.states import State
 from yirangmq.core.validation import Fields
 from yirangmq.format.delivery import failure_document
@@ -234,18 +243,23 @@ def _read_failure(fields: Fields) -> MessageFailure | None:
     if given is None:
         return None
     part = Fields(given, fields.name("failure"))
-    text = part.take("reasonMessage", "")
-    if not isinstance(text, str):
-        raise BadInput("must be a string", field=part.name("reasonMessage"))
+    text = with_traceback(_text(part, "reasonMessage"), _text(part, "traceback"))
     failure = MessageFailure(
         _reason(part),
-        text,
+        bounded_failure_text(text, MAX_TRACEBACK),
         _instant(part, "failedAt"),
         part.whole("attempt", 0, least=0, most=MAX_INTEGER),
         _consumer(part),
     )
     part.done()
     return failure
+
+
+def _text(part: Fields, key: str) -> str:
+    text = part.take(key, "")
+    if not isinstance(text, str):
+        raise BadInput("must be a string", field=part.name(key))
+    return text
 
 
 def _fields(parts: dict[str, bytes]) -> Fields:

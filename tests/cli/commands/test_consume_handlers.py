@@ -198,3 +198,16 @@ def test_cli_consume_handler_bad_options_are_refused_by_name_and_no_message_is_l
 def test_cli_consume_exec_defaults_and_exit_codes_in_the_help_are_those_in_force() -> None:
     assert consume.GRACE_SECONDS == subprocess_handler.GRACE_SECONDS
     assert (subprocess_handler.EXIT_DONE, subprocess_handler.EXIT_REJECT, subprocess_handler.EXIT_RETRY) == (0, 65, 75)
+
+
+def test_traceback_of_a_handler_is_shown_by_show_and_dlq_show_and_not_in_lists(at: Cli, published: Published) -> None:
+    (id,) = published("mail", "1")
+    at("policy set -q mail", '{"retry": {"limit": 0}}')
+    at("consume -q mail --handler shop:fail --until-empty")
+    record = at(f"dlq show -q mail {id} --json").json["failure"]
+    assert record["reasonMessage"] == "ValueError: no route to host"
+    assert 'shop.py", line 15, in fail' in record["traceback"]
+    assert 'shop.py", line 15, in fail' in at(f"show -q mail {id}").out
+    assert at(f"show -q mail {id} --json").json["failure"]["traceback"] == record["traceback"]
+    assert at("dlq list -q mail --json").json["reasonMessage"] == "ValueError: no route to host"
+    assert "shop.py" not in at("dlq list -q mail").out

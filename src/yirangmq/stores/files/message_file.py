@@ -11,7 +11,7 @@ import binascii
 from typing import Any, NamedTuple
 
 from yirangmq.core.errors import BadInput, QueueError
-from yirangmq.core.message import RANK_LAST, Envelope, Message, MessageFailure, Reason
+from yirangmq.core.message import RANK_LAST, Envelope, Message, MessageFailure, Reason, with_traceback
 from yirangmq.format.delivery import failure_document
 from yirangmq.format.envelope import iso, read
 from yirangmq.format.json_codec import dumps, loads, members
@@ -199,9 +199,8 @@ def read_failure(text: bytes) -> MessageFailure:
         document = loads(text)
         why, own = document["failure"], document[STORE_MEMBER]
         reason = str(Reason(why["reasonCode"]))
-        return MessageFailure(
-            reason, why["reasonMessage"], int(own["failedAt"]), int(why["attempt"]), why["consumerId"] or ""
-        )
+        whole = with_traceback(why["reasonMessage"], why.get("traceback", ""))
+        return MessageFailure(reason, whole, int(own["failedAt"]), int(why["attempt"]), why["consumerId"] or "")
     except (QueueError, KeyError, TypeError, ValueError) as error:
         raise UnreadableContent(f"not a failure: {error}") from None
 

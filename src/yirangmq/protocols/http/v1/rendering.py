@@ -223,6 +223,7 @@ def _history(view: MessageView) -> list[dict[str, Any]]:
             steps.append({"at": iso(sent.available_at), "what": "available"})
     if view.failure is not None:
         failed = failure_document(view.failure)
+        failed.pop("traceback", None)
         steps.append({"at": failed.pop("failedAt"), "what": "failed", **failed})
     now = {"at": iso(message.changed_at), "what": message.state.value, "attempt": message.attempt}
     if message.consumer:

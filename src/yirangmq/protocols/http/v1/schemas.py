@@ -63,7 +63,15 @@ ENVELOPE: Schema = {
         "payloadBase64": TEXT,
     },
 }
-FAILURE = struct(reasonCode=TEXT, reasonMessage=TEXT, failedAt=INSTANT, attempt=COUNT, consumerId=some(TEXT))
+FAILURE = struct(
+    ("traceback",),
+    reasonCode=TEXT,
+    reasonMessage=TEXT,
+    failedAt=INSTANT,
+    attempt=COUNT,
+    consumerId=some(TEXT),
+    traceback=TEXT,
+)
 STEP = struct(("attempt", "consumerId", "reasonCode", "reasonMessage"), at=INSTANT, what=TEXT)
 MESSAGE = struct(
     messageId=TEXT,
