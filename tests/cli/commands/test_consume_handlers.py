@@ -206,8 +206,8 @@ def test_traceback_of_a_handler_is_shown_by_show_and_dlq_show_and_not_in_lists(a
     at("consume -q mail --handler shop:fail --until-empty")
     record = at(f"dlq show -q mail {id} --json").json["failure"]
     assert record["reasonMessage"] == "ValueError: no route to host"
-    assert 'shop.py", line 15, in fail' in record["traceback"]
-    assert 'shop.py", line 15, in fail' in at(f"show -q mail {id}").out
+    assert 'shop.py", line 16, in fail' in record["traceback"]
+    assert 'shop.py", line 16, in fail' in at(f"show -q mail {id}").out
     assert at(f"show -q mail {id} --json").json["failure"]["traceback"] == record["traceback"]
     assert at("dlq list -q mail --json").json["reasonMessage"] == "ValueError: no route to host"
     assert "shop.py" not in at("dlq list -q mail").out
