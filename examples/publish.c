@@ -26,7 +26,11 @@ static int open_link(struct link *server, const char *path) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_STREAM, 0);
 
-    strncpy(address.sun_path, path, sizeof address.sun_path - 1);
+    if (strlen(path) >= sizeof address.sun_path) {
+        fprintf(stderr, "publish: %s is too long for a unix socket\n", path);
+        return 0;
+    }
+    strcpy(address.sun_path, path);
     if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
         perror(path);
         return 0;

@@ -104,7 +104,7 @@ def test_poison_after_the_same_error_several_times_goes_to_the_dead_letters(queu
     look = queues.show("mail", id)
     assert look.message.reason == Reason.POISON
     assert look.failure is not None
-    assert look.failure.text == "3 times ValueError, the last time: ValueError: attempt 3"
+    assert look.failure.reason_message == "3 times ValueError, the last time: ValueError: attempt 3"
     assert look.failure.traceback.endswith("ValueError: attempt 3\n")
 
 

@@ -107,7 +107,10 @@ def test_nack_of_a_handler_error_keeps_its_text_and_the_consumer_name(queues: Qu
     look, summary = handled(queues, raising(ValueError("no route to host")), name="worker-7")
     assert (look.message.state, look.message.due_at) == (State.DELAYED, clock.now_ms() + 1_000)
     assert look.failure is not None
-    assert (look.failure.reason_code, look.failure.text) == (Reason.HANDLER_ERROR, "ValueError: no route to host")
+    assert (look.failure.reason_code, look.failure.reason_message) == (
+        Reason.HANDLER_ERROR,
+        "ValueError: no route to host",
+    )
     assert look.failure.consumer == "worker-7"
     assert summary == ConsumerSummary(failed=1)
 
@@ -134,8 +137,8 @@ def test_worker_pool_thread_survives_any_error_of_a_handler(queues: Queues, erro
     assert done == ["good"]
     failure = queues.show("mail", bad).failure
     assert failure is not None
-    assert failure.text.startswith(type(error).__name__)
-    assert len(failure.text) <= MAX_FAILURE_TEXT
+    assert failure.reason_message.startswith(type(error).__name__)
+    assert len(failure.reason_message) <= MAX_FAILURE_TEXT
 
 
 def look_up(delivery: HandlerDelivery) -> None:
@@ -153,7 +156,7 @@ def test_traceback_of_a_handler_is_kept_with_its_dead_letter_without_the_frames_
     look, _ = handled(queues, lambda delivery: look_up(delivery))
     assert look.message.state is State.DEAD
     assert look.failure is not None
-    assert look.failure.text == "LookupError: no such account"
+    assert look.failure.reason_message == "LookupError: no such account"
     traceback = look.failure.traceback
     assert traceback.startswith("Traceback (most recent call last):\n")
     assert "KeyError: 'no such member'" in traceback
@@ -169,7 +172,7 @@ def test_traceback_is_bounded_by_the_policy_and_keeps_its_last_lines(queues: Que
     queues.set_policy("mail", {"dlq": {"tracebackChars": most}})
     look, _ = handled(queues, lambda delivery: look_up(delivery))
     assert look.failure is not None
-    assert look.failure.text == "LookupError: no such account"
+    assert look.failure.reason_message == "LookupError: no such account"
     traceback = look.failure.traceback
     if most < 200:
         assert traceback == ""

@@ -139,13 +139,13 @@ def test_envelope_is_missing_for_a_message_without_content(store: Store) -> None
 
 def test_failure_keeps_its_text_and_its_traceback(store: Store, place: Place) -> None:
     [card] = put(store, envelope("m"))
-    failure = FAILURE._replace(reason_message=with_traceback("no such account", 'File "shop.py"\n이랑\n'))
+    failure = FAILURE._replace(stored_text=with_traceback("no such account", 'File "shop.py"\n이랑\n'))
     dead = move(store, move(store, card, State.LEASED), State.DEAD, failure)
     with place.reopen().transaction(write=False) as transaction:
         [found] = transaction.failures([dead])
     assert found == failure
     assert found is not None
-    assert (found.text, found.traceback) == ("no such account", 'File "shop.py"\n이랑\n')
+    assert (found.reason_message, found.traceback) == ("no such account", 'File "shop.py"\n이랑\n')
 
 
 def test_failure_that_is_latest_replaces_the_earlier_failure(store: Store, place: Place) -> None:
@@ -155,7 +155,7 @@ def test_failure_that_is_latest_replaces_the_earlier_failure(store: Store, place
     ready = move(store, delayed, State.READY)
     with store.transaction(write=False) as transaction:
         assert transaction.failures([ready, other]) == [FAILURE, None]
-    newer = FAILURE._replace(reason_message='later, with "quotes", a line\nbreak and 이랑', attempt=2, consumer="")
+    newer = FAILURE._replace(stored_text='later, with "quotes", a line\nbreak and 이랑', attempt=2, consumer="")
     dead = move(store, move(store, ready, State.LEASED), State.DEAD, newer)
     with place.reopen().transaction(write=False) as transaction:
         assert transaction.failures([other, dead]) == [None, newer]

@@ -242,7 +242,7 @@ def test_nack_traceback_is_cut_at_a_line_and_does_not_count_as_text() -> None:
     long = with_traceback("x" * (MAX_FAILURE_TEXT + 1), "first\nsecond\nlast\n")
     _, failure = nacked(card(), policy(dlq={"tracebackChars": 8}), cause=Cause(Reason.HANDLER_ERROR, long))
     assert failure is not None
-    assert (failure.text, failure.traceback) == ("x" * MAX_FAILURE_TEXT, "  …\nlast\n")
+    assert (failure.reason_message, failure.traceback) == ("x" * MAX_FAILURE_TEXT, "  …\nlast\n")
 
 
 @pytest.mark.parametrize(

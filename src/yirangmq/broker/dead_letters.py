@@ -83,7 +83,7 @@ def lookup_of(message: Message, envelope: Envelope | None, failure: MessageFailu
             case "reasonCode":
                 return message.reason or None
             case "reasonMessage":
-                return failure.text if failure else None
+                return failure.reason_message if failure else None
             case "failedAt":
                 return failure.failed_at if failure else None
             case "consumerId":

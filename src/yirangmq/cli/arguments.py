@@ -28,7 +28,9 @@ def store(parser: argparse.ArgumentParser, *, has_own_key: bool = False) -> None
         "--backend", choices=("fs", "sqlite"), help="JSON files in a folder, or one SQLite file (default)"
     )
     group.add_argument(
-        "--db", metavar="FILE", help="the SQLite file (default: $YIRANGMQ_DB or ./yirang-data/queue.db, as of 'serve')"
+        "--db",
+        metavar="FILE",
+        help="the SQLite file (default: $YIRANGMQ_DB or ./yirang-data/queue.db, which 'serve' uses too)",
     )
     group.add_argument("--path", metavar="FOLDER", help="the folder (default: $YIRANGMQ_PATH or ./yirang-queues)")
     group.add_argument(

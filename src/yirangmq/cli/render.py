@@ -64,7 +64,7 @@ def dead_letter_row(view: MessageView) -> dict[str, Any]:
         "dlqQueue": view.rules.dlq.queue,
         "state": message.state.value,
         "reasonCode": message.reason or (failure.reason_code if failure else None),
-        "reasonMessage": failure.text if failure else None,
+        "reasonMessage": failure.reason_message if failure else None,
         "failedAt": iso(failure.failed_at if failure else message.changed_at),
         "attempt": message.attempt,
         "consumerId": (failure.consumer if failure else message.consumer) or None,

@@ -82,7 +82,7 @@ def _delivery_result(
         return DeliveryStatus.FAILED, DROPPED if after.state is State.DROPPED else RELEASED, ""
     said_by_holder = failure.reason_code != Reason.TIMEOUT or bool(after.consumer)
     status = DeliveryStatus.FAILED if said_by_holder else DeliveryStatus.TIMEOUT
-    return status, str(failure.reason_code), failure.text
+    return status, str(failure.reason_code), failure.reason_message
 
 
 def ends_delivery(before: Message, after: Message) -> bool:

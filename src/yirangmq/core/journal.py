@@ -63,7 +63,7 @@ def outcome_of(change: Change) -> MessageOutcome | None:
     leased_at = before.changed_at if before.state in IN_FLIGHT else 0
     if after.state is State.DONE:
         return MessageOutcome(before, after.state, DeliveryResult.DELIVERED, before.attempt, before.consumer, leased_at)
-    reason, text = ("", "") if failure is None else (failure.reason_code, failure.text)
+    reason, text = ("", "") if failure is None else (failure.reason_code, failure.reason_message)
     is_end = after.state in FAILED_STATES or after.state is State.DROPPED
     if before.state in IN_FLIGHT and (failure is not None or is_end):
         timed_out = failure is not None and failure.reason_code == Reason.TIMEOUT

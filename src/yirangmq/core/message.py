@@ -105,22 +105,22 @@ TRACEBACK_MARK = "\n\x1e"
 class MessageFailure(NamedTuple):
     """Latest failure of a message, as its dead-letter record shows it.
 
-    ``reason_message`` is as stored: the text, and after ``TRACEBACK_MARK`` the traceback, if there is one."""
+    ``stored_text`` is the text and, after ``TRACEBACK_MARK``, the traceback, if there is one."""
 
     reason_code: str
-    reason_message: str
+    stored_text: str
     failed_at: int
     attempt: int
     consumer: str
 
     @property
-    def text(self) -> str:
-        return self.reason_message.partition(TRACEBACK_MARK)[0]
+    def reason_message(self) -> str:
+        return self.stored_text.partition(TRACEBACK_MARK)[0]
 
     @property
     def traceback(self) -> str:
         """Traceback of the handler's error, "" if there is none."""
-        return self.reason_message.partition(TRACEBACK_MARK)[2]
+        return self.stored_text.partition(TRACEBACK_MARK)[2]
 
 
 class Counts(NamedTuple):

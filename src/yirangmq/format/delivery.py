@@ -20,7 +20,7 @@ def failure_document(failure: MessageFailure) -> dict[str, Any]:
     protocols show the same."""
     document = {
         "reasonCode": failure.reason_code,
-        "reasonMessage": failure.text,
+        "reasonMessage": failure.reason_message,
         "failedAt": iso(failure.failed_at),
         "attempt": failure.attempt,
         "consumerId": failure.consumer or None,

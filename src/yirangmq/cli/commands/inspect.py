@@ -236,7 +236,7 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
             screen.report(f"{name:<14}{value}")
     if view.failure is not None:
         screen.report(f"{'failedAt':<14}{format_instant(view.failure.failed_at)}")
-        screen.report(f"{'reasonMessage':<14}{view.failure.text}")
+        screen.report(f"{'reasonMessage':<14}{view.failure.reason_message}")
         if view.failure.traceback:
             screen.report(f"{'traceback':<14}{view.failure.traceback.rstrip()}")
     if view.envelope is not None:

@@ -71,7 +71,6 @@ def serve(chosen: Config, screen: Screen) -> int:
 
             store = open_journaled(chosen, store)
         _warn_of_clear_text(chosen)
-        unused = _unused_store(chosen)
         web = chosen.http_max_connections if chosen.http_address is not None else 0
         stomp = chosen.max_connections if chosen.stomp_address is not None else 0
         _raise_file_limit(chosen.max_connections + web + stomp + SPARE_FILES)
@@ -79,9 +78,6 @@ def serve(chosen: Config, screen: Screen) -> int:
         def ready(addresses: list[str]) -> None:
             lock.write_holder(_holder(chosen, next((one for one in addresses if one.startswith(OURS)), "")))
             _tune_memory()
-            if unused is not None:
-                log.warning("former_store_unused", extra=values(file=unused.unused_file, store=chosen.store_url))
-                screen.note(unused.unused_text)
             _announce(chosen, screen, addresses, store.durability())
 
         _run_loop(_serve(lambda: Daemon(chosen, store, secrets), ready))
@@ -266,6 +262,10 @@ def _announce(chosen: Config, screen: Screen, addresses: list[str], durability: 
     dashboard = _dashboard(addresses)
     if dashboard is not None:
         text += f"\nThe dashboard is at {dashboard}"
+    unused = _unused_store(chosen)
+    if unused is not None:
+        log.warning("former_store_unused", extra=values(file=unused.unused_file, store=chosen.store_url))
+        text += f"\n{unused.unused_text}"
     screen.answer({**value, "dashboard": dashboard, "durability": durability, "pid": os.getpid()}, text)
     screen.flush()
     log.info("server_started", extra=values(addresses=addresses, store=chosen.store_url, durability=durability))

@@ -101,7 +101,7 @@ def why(message: Message, failure: MessageFailure | None) -> bytes:
         {
             "state": message.state.value,
             "reasonCode": message.reason,
-            "reasonMessage": failure.text if failure else "",
+            "reasonMessage": failure.reason_message if failure else "",
             "attempt": message.attempt,
             "consumer": failure.consumer if failure else "",
             "diedAt": iso(message.changed_at),

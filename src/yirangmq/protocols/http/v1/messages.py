@@ -244,7 +244,7 @@ def headers_of(view: MessageView) -> dict[str, str]:
         }
         members["isJson"] = view.envelope.is_json
     if view.failure is not None:
-        members["reasonMessage"] = view.failure.text
+        members["reasonMessage"] = view.failure.reason_message
         members["failedAt"] = view.failure.failed_at
     return {
         name: value if isinstance(value, str) else dumps(value).decode()
