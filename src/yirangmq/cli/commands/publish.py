@@ -244,10 +244,7 @@ COMMANDS = {
             ("one document from a file", "yirangmq publish --queue telemetry --file message.json"),
             ("JSON text, ahead of everything else", 'yirangmq publish --queue mail \'{"to": "ann"}\' --priority 0'),
             ("a file of JSON lines, in batches", "yirangmq publish --queue telemetry --file readings.jsonl --lines"),
-            (
-                "each line of a program, as it writes it",
-                "./sensor | yirangmq publish --queue telemetry --lines --file -",
-            ),
+            ("each line of a pipe, as it comes", "yirangmq publish --queue telemetry --lines --file -"),
             ("in order with others of its group", "yirangmq publish --queue orders --file one.json --group ann-7"),
             ("any bytes, in ten minutes", "yirangmq publish --queue images --raw --file photo.jpg --delay 600"),
         ),
