@@ -1,6 +1,7 @@
 """One run without processes: a feed whose loop, workers and clients take a step when the seed says so. The server is
 killed (its folder as it lies there is all that the next one has), clients are killed and come again, read slowly, are
-cut off while they recover; the log is trimmed as far as nobody needs it. The same seed is the same run, always."""
+cut off while they recover; two more ask for recoveries in any state, once for each, and trust the answer; the log is
+trimmed as far as nobody needs it. The same seed is the same run, always."""
 
 import random
 import shutil
@@ -9,11 +10,14 @@ from pathlib import Path
 
 from benchmarks.soak.judge import Seen, Verdict, judge, seen
 from tests.support.topic_pipes import Client, PublisherHarness
-from yirangmq.core.topic_filter import Filter, make_filter
+from yirangmq.core.topic_filter import Filter, make_filter, masked
 from yirangmq.core.topics import NewRecord, Retention, Start, SubscriberState
+from yirangmq.protocols.feed import FeedDialect
+from yirangmq.protocols.native.topics import NATIVE
 from yirangmq.stores.log.log import LogSettings
 from yirangmq.topics.catchup import CatchupWorker
-from yirangmq.topics.ports import CatchupPacing, TopicSettings
+from yirangmq.topics.live import FROM_FIRST
+from yirangmq.topics.ports import CatchupPacing, Dialect, TopicSettings
 
 TOPICS = ("a", "a.b", "b", "c.d.e")
 FILTERS: tuple[tuple[str, ...], ...] = ((), ("a",), ("a*",), ("b", "c.+.e"), ("nobody",))
@@ -72,6 +76,67 @@ class Durable:
             self._client = None
 
 
+class Asking:
+    """A subscriber that asks for recoveries at any moment, once for each, and trusts the answer. It keeps nothing over
+    the end of a connection."""
+
+    def __init__(self, filter: Filter, dialect: Dialect) -> None:
+        self.filter = filter
+        self._dialect = dialect
+        self._client: Client | None = None
+        self._request = 0
+        self.faults: list[str] = []
+
+    def connect(self, stage: PublisherHarness, chance: random.Random) -> None:
+        self._client = stage.client(chance.choice((80, 500, 4000, 1 << 20)), self._dialect)
+        self._client.follow(self.filter, Start.NEW)
+        self._request = 1
+
+    @property
+    def is_there(self) -> bool:
+        """False also if what it was to be sent next was retired: nothing is kept for it."""
+        return self._client is not None and self._client.pipe.is_open
+
+    @property
+    def has_all(self) -> bool:
+        client = self._client
+        assert client is not None
+        is_live = client.subscriber.state is SubscriberState.ONLINE
+        return is_live and not client.pipe.waiting and not client.pipe.inside
+
+    def read(self, count: int) -> None:
+        if self._client is not None:
+            self._client.read(count)
+
+    def ask(self, stage: PublisherHarness, chance: random.Random) -> None:
+        client = self._client
+        assert client is not None
+        log = stage.publisher.ensure_open().feed.log
+        after = chance.choice((FROM_FIRST, chance.randint(log.first - 1, log.last)))
+        if self._dialect is NATIVE:
+            self._request += 1
+        request = self._request if self._dialect is NATIVE else 0
+        client.answers.ask(request, None if after == FROM_FIRST else after)
+        stage.publisher.recover(client.subscriber, after, "", request)
+
+    def judge(self, truth: dict[int, Seen], last: int | None) -> None:
+        """``last``: the end of the log if nothing more is on its way."""
+
+        def wanted(first: int, last: int) -> list[int]:
+            return [n for n in range(first, last + 1) if self.filter.wants(truth[n].topic)]
+
+        assert self._client is not None
+        self.faults += self._client.answers.faults(wanted, last)
+        for record in self._client.records:
+            if truth[record.sequence] != seen(record):
+                self.faults.append(f"{record.sequence} is not what was published")
+
+    @property
+    def verdict(self) -> Verdict:
+        assert self._client is not None
+        return Verdict(len(self._client.records), len(self.faults), 0, 0, 0)
+
+
 class StageRun:
     def __init__(self, seed: int, folder: Path) -> None:
         self._chance = chance = random.Random(seed)
@@ -95,7 +160,18 @@ class StageRun:
         self._durables = [Durable(f"s{n}", make_filter(filter)) for n, filter in enumerate(filters)]
         for one in self._durables:
             one.connect(self._stage, chance)
+        public = FeedDialect(TOPICS, chance.choice((1, 6, 15)))
+        self._asking = [
+            Asking(make_filter(chance.choice(FILTERS)), NATIVE),
+            Asking(Filter(masked(public.mask, TOPICS), (), ""), public),
+        ]
+        for asking in self._asking:
+            asking.connect(self._stage, chance)
         self._stage.turning.run_once()  # who they are is written down: from here on the log is kept for them
+
+    @property
+    def _subscribers(self) -> "list[Durable | Asking]":
+        return [*self._durables, *self._asking]
 
     @property
     def _home(self) -> Path:
@@ -103,7 +179,7 @@ class StageRun:
 
     def play(self) -> list[Verdict]:
         deeds = [self._publish] * 4 + [self._turn] * 8 + [self._read] * 10 + [self._work] * 8 + [self._confirm] * 4
-        deeds += [self._kill_subscriber, self._kill_server, self._trim, self._tune]
+        deeds += [self._ask] * 3 + [self._kill_subscriber, self._kill_server, self._trim, self._tune]
         try:
             for _ in range(self._chance.randint(60, 300)):
                 self._chance.choice(deeds)()
@@ -118,13 +194,18 @@ class StageRun:
                 if not one.is_there:
                     one.connect(self._stage, self._chance)
                 one.read(1 << 20)
+            for asking in self._asking:
+                self._connect_again(asking)
+                asking.read(1 << 20)
             for worker in self._workers:
                 if not worker.is_over:
                     worker.run_once(0)
-            if all(one.has_all for one in self._durables) and self._stage.publisher.is_idle:
+            if all(one.has_all for one in self._subscribers) and self._stage.publisher.is_idle:
                 break
         self._witness()
-        return [self._verdict(one) for one in self._durables]
+        for asking in self._asking:
+            asking.judge(self._truth, self._last)
+        return [*(self._verdict(one) for one in self._durables), *(asking.verdict for asking in self._asking)]
 
     def _verdict(self, one: Durable) -> Verdict:
         verdict = judge(self._truth, one.filter, one.had)
@@ -158,7 +239,13 @@ class StageRun:
             self._chance.choice(self._workers).run_once(0)
 
     def _read(self) -> None:
-        self._chance.choice(self._durables).read(self._chance.choice((7, 500, 4000, 1 << 20)))
+        one = self._chance.choice(self._subscribers)
+        one.read(self._chance.choice((7, 500, 4000, 1 << 20)))
+
+    def _ask(self) -> None:
+        asking = self._chance.choice(self._asking)
+        self._connect_again(asking)
+        asking.ask(self._stage, self._chance)
 
     def _confirm(self) -> None:
         self._chance.choice(self._durables).confirm(self._stage)
@@ -168,6 +255,12 @@ class StageRun:
         one.kill()
         if self._chance.random() < 0.7:
             one.connect(self._stage, self._chance)
+
+    def _connect_again(self, asking: Asking) -> None:
+        if not asking.is_there:
+            self._witness()
+            asking.judge(self._truth, None)
+            asking.connect(self._stage, self._chance)
 
     def _trim(self) -> None:
         """A server trims when its loop is at rest; names that have not been written down hold nothing yet."""
@@ -190,11 +283,13 @@ class StageRun:
         shutil.copytree(before, self._home)
         for one in self._durables:
             one.kill()
+        for asking in self._asking:
+            asking.judge(self._truth, None)
         self._retired.clear()
         self._stage.publisher.close()
         self._stage = PublisherHarness(self._home, self._settings, self._log)
-        for one in self._durables:
-            one.connect(self._stage, self._chance)
+        for subscriber in self._subscribers:
+            subscriber.connect(self._stage, self._chance)
 
     def _witness(self) -> None:
         """Every record that was ever in the log."""

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yirangmq.core.errors import StoreDamaged, TooLarge
+from yirangmq.core.errors import Retired, StoreDamaged, TooLarge
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.protocols import feed as layout
-from yirangmq.protocols.feed import FeedDialect, encode_refusal, encode_retired
+from yirangmq.protocols.feed import FeedDialect, encode_refusal, encode_refused_recovery
 from yirangmq.topics.ports import EncodedRecords, Recovering, Subscribed
 from yirangmq.wire import records
 
@@ -157,7 +157,8 @@ def test_feed_dialect_encodes_subscription_recovery_and_error_frames() -> None:
     assert dialect.recovering(1, Recovering(43, 50, 8, [])).hex() == GOLDEN[layout.FeedRecoveryResponse(0, 43, 50, 8)]
     assert dialect.complete(1, 50, 8, AT).hex() == GOLDEN[layout.FeedRecoveryComplete(8, AT)]
     assert dialect.progress(1, 1, 1, 1) == b""
-    assert list(layout.FeedDecoder(0).feed(encode_refusal(5) + encode_retired(3, 9))) == [
+    assert list(layout.FeedDecoder(0).feed(encode_refusal(5) + encode_refused_recovery(3, 9))) == [
         layout.FeedSubscribeOk(1, 0, 5),
         layout.FeedRecoveryResponse(1, 3, 9, 0),
     ]
+    assert dialect.refused(0, Retired("gone", asked=3, first=9)) == encode_refused_recovery(3, 9)

@@ -13,7 +13,7 @@ from tests.support.topic_server import Live, live
 from tests.support.wait import PATIENCE, soon
 from yirangmq.core.topics import NewRecord
 from yirangmq.protocols import feed as layout
-from yirangmq.protocols.feed import FeedServer, listen_feed_tcp, listen_feed_unix
+from yirangmq.protocols.feed import FeedRecoveryComplete, FeedServer, listen_feed_tcp, listen_feed_unix
 from yirangmq.protocols.stream_server import StreamLimits
 
 NAMES = {1: "TOPIC1", 2: "TOPIC2", 4: "MISC"}
@@ -137,6 +137,68 @@ def test_feed_catchup_while_publishing_works_over_unix_and_tcp_at_once(kind: str
                 assert after == [n for n in range(101, 8000) if n % 4]
             await publishing
             assert len(door.connections) == 2
+
+    run_loop(main(), LOOPS[kind])
+
+
+def test_feed_recovery_request_of_a_subscriber_that_lags_is_answered(kind: str, tmp_path: Path) -> None:
+    """P-14, P-17: it asks once, does not read meanwhile, and trusts the answer."""
+
+    async def main() -> None:
+        async with feeding(tmp_path) as (server, _, _), dialled(tmp_path) as subscriber:
+            await fill(server, 49)
+            await subscriber.subscribe(7)
+            for _ in range(12):
+                await server.publish(NewRecord("TOPIC1", b"x" * (1 << 20)))
+            assert "recovery_needed" in server.states()
+            subscriber.send(layout.FeedRecoveryRequest(1, 7, 0))
+            await soon(lambda: server.topics.ensure_open().lifecycle.subscribers[1].waiting_requests != {})
+            await subscriber.until(lambda: isinstance(subscriber.heard[-1], layout.FeedRecoveryComplete))
+            [response] = [one for one in subscriber.heard if isinstance(one, layout.FeedRecoveryResponse)]
+            wanted = [n for n in range(1, 62) if n % 4 or n > 49]
+            assert response == layout.FeedRecoveryResponse(0, 1, 61, len(wanted))
+            begin = subscriber.heard.index(response) + 1
+            assert [one.global_seq for one in subscriber.heard[begin:-1]] == wanted  # type: ignore[union-attr]
+
+    run_loop(main(), LOOPS[kind])
+
+
+def test_feed_recovery_requests_under_load_are_each_answered(kind: str, tmp_path: Path) -> None:
+    """P-14, P-17: each is sent right after the RECC of the one before, while it catches up with what is published."""
+
+    async def main() -> None:
+        async with feeding(tmp_path) as (server, _, port), dialled(tmp_path, port) as subscriber:
+            await fill(server, 400, 500)
+            publishing = asyncio.create_task(fill(server, 8000, 1000))
+            await subscriber.subscribe(7)
+            for start in range(2, 8):
+                subscriber.heard.clear()
+                subscriber.send(layout.FeedRecoveryRequest(1, 7, start - 1))
+                await subscriber.until(lambda start=start: answers(subscriber, start) != [])  # type: ignore[misc]
+                del subscriber.heard[: answers(subscriber, start)[0]]
+                await subscriber.until(lambda: any(type(one) is FeedRecoveryComplete for one in subscriber.heard))
+            await publishing
+            await subscriber.until(lambda: subscriber.messages[-1].global_seq == 8399)
+            assert [one.global_seq for one in subscriber.messages] == [n for n in range(7, 8400) if n % 4]
+
+    run_loop(main(), LOOPS[kind])
+
+
+def answers(subscriber: PublicSubscriber, start: int) -> list[int]:
+    """Where a RECS with this start_seq came."""
+    return [
+        place
+        for place, message in enumerate(subscriber.heard)
+        if isinstance(message, layout.FeedRecoveryResponse) and message.start_seq == start
+    ]
+
+
+def test_feed_recovery_request_before_the_subscription_is_refused(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with feeding(tmp_path), dialled(tmp_path) as subscriber:
+            subscriber.send(layout.FeedRecoveryRequest(1, 7, 5))
+            await subscriber.until(lambda: bool(subscriber.heard))
+            assert subscriber.heard == [layout.FeedRecoveryResponse(1, 6, 0, 0)]
 
     run_loop(main(), LOOPS[kind])
 

@@ -4,6 +4,7 @@ that are pipes of a few bytes. Everything else is real: the log, the feed, the r
 import os
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,15 @@ from yirangmq.core.topic_filter import ALL, Filter
 from yirangmq.core.topics import NewRecord, Record, Start
 from yirangmq.fsio.background import LoopExecutor
 from yirangmq.fsio.disk import Disk
+from yirangmq.protocols.feed import (
+    FeedDecoder,
+    FeedDialect,
+    FeedMessage,
+    FeedRecoveryComplete,
+    FeedRecoveryResponse,
+    FeedSubscribeOk,
+    FeedTopicMessage,
+)
 from yirangmq.protocols.native.topics import NATIVE
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.log.log import LogSettings, SegmentLog
@@ -174,6 +184,80 @@ class PipeOutlet:
         """Nothing is open."""
 
 
+@dataclass
+class Answer:
+    """One recovery as its subscriber sees it, with the requests that it answers: 0 for none, and for all of a protocol
+    without request numbers. Or the subscription itself, without requests."""
+
+    requests: list[int]
+    start: int
+    end: int
+    sequences: list[int] = field(default_factory=list)
+    is_complete: bool = False
+
+
+class AnswerChecker:
+    """Checker of a subscriber that asks once for each thing it wants, and trusts the answer.
+
+    It drops what arrives between its request and the response that covers it, and believes that everything from there
+    on is sent once and in order."""
+
+    def __init__(self) -> None:
+        self.found: list[Answer] = []
+        self._asked: list[tuple[int, int | None, int]] = []
+
+    def ask(self, request: int, after: int | None) -> None:
+        """Note a request. ``after``: the sequence that it names; None: it asks for all that is kept."""
+        self._asked.append((request, after, len(self.found)))
+
+    def refuse(self, request: int, after: int | None = None) -> None:
+        """Note a refusal. ``after``: which of the requests with that number is refused."""
+        self._asked = [one for one in self._asked if one[0] != request or after not in (None, one[1])]
+
+    def begin(self, request: int | None, start: int, end: int) -> None:
+        latest = self.found[-1] if self.found else None
+        is_one = latest is not None and not latest.is_complete and not latest.sequences
+        if latest is not None and is_one and latest.requests and request and (latest.start, latest.end) == (start, end):
+            latest.requests.append(request)  # one recovery answers both
+            return
+        self.found.append(Answer([] if request is None else [request], start, end))
+
+    def record(self, sequence: int) -> None:
+        self.found[-1].sequences.append(sequence)
+
+    def complete(self, request: int) -> None:
+        assert request in self.found[-1].requests
+        self.found[-1].is_complete = True
+
+    def faults(self, wanted: Callable[[int, int], list[int]], last: int | None = None) -> list[str]:
+        """Return what is missing or too much.
+
+        ``wanted(first, last)``: the sequences that the subscriber is to have of these. ``last``: the last sequence of
+        the log if nothing more is on its way, so that every request is answered."""
+        faults = []
+        for place, one in enumerate(self.found):
+            reached = max([one.start - 1, *one.sequences])
+            if one.is_complete:
+                reached = max(reached, one.end)
+            if one is self.found[-1] and last is not None:
+                reached = last
+            if one.sequences != wanted(one.start, reached):
+                faults.append(f"after RECS {one.start} came {one.sequences}, not {wanted(one.start, reached)}")
+            if place and one.requests == [0] and not self._may_answer(place):
+                before = self.found[place - 1]
+                if wanted(max([before.start - 1, *before.sequences]) + 1, one.start - 1):
+                    faults.append(f"the recovery from {one.start}, which was not asked for, skips records")
+        for request, after, place in self._asked if last is not None else ():
+            answers = [one for one in self.found[place:] if request in one.requests]
+            covering = [one for one in answers if after is None or one.start <= after + 1]
+            if not covering or not covering[-1].is_complete or (request and len(answers) > 1):
+                faults.append(f"the request {request} for what follows {after} is not answered once")
+        return faults
+
+    def _may_answer(self, place: int) -> bool:
+        return any(request == 0 and asked_at <= place for request, _, asked_at in self._asked)
+
+
 class Client:
     """Somebody at the other end of a pipe, who keeps count."""
 
@@ -185,8 +269,13 @@ class Client:
         self.said: list[tuple[FrameKind, Any]] = []
         self.since = 0
         """Records since the latest word that begins a count anew."""
+        self.begun: list[int] = []
+        """How many records had come before each RECOVERY_RESPONSE."""
+        self.answers = AnswerChecker()
         self.error: QueueError | None = None
         self._frames = FrameReader()
+        self._public_frames = FeedDecoder(1 << 24) if isinstance(dialect, FeedDialect) else None
+        self._topics = dialect.topics if isinstance(dialect, FeedDialect) else ()
 
     def _lost(self, pipe: Pipe) -> None:
         self._stage.publisher.remove(self.subscriber)
@@ -201,16 +290,49 @@ class Client:
     def read(self, count: int) -> None:
         self.pipe.read(count)
         data, self.pipe.heard = bytes(self.pipe.heard), bytearray()
-        for kind, _, body in self._frames.feed(data):
+        if self._public_frames is not None:
+            for message in self._public_frames.feed(data):
+                self._hear_public(message)
+            return
+        for kind, request, body in self._frames.feed(data):
             if kind == records.KIND:
-                self.records.append(records.read_body(body))
-                self.since += 1
+                self._take(records.read_body(body))
             else:
-                self._hear(FrameKind(kind), messages.read(kind, body))
+                self._hear(FrameKind(kind), messages.read(kind, body), request)
 
-    def _hear(self, kind: FrameKind, value: Any) -> None:
+    def _take(self, record: Record) -> None:
+        self.records.append(record)
+        self.answers.record(record.sequence)
+        self.since += 1
+
+    def _hear_public(self, message: FeedMessage) -> None:
+        if isinstance(message, FeedTopicMessage):
+            bit, sequence, topic_sequence, at_ns, payload = message
+            topic = self._topics[bit.bit_length() - 1]
+            self._take(Record(sequence, topic_sequence, at_ns, topic, None, {}, payload))
+        elif isinstance(message, FeedSubscribeOk):
+            self.answers.begin(None, message.current_seq + 1, message.current_seq)
+        elif isinstance(message, FeedRecoveryResponse) and message.result == 0:
+            self.since = 0
+            self.answers.begin(0, message.start_seq, message.end_seq)
+        elif isinstance(message, FeedRecoveryResponse):
+            self.answers.refuse(0, message.start_seq - 1)
+        elif isinstance(message, FeedRecoveryComplete):
+            assert message.total_sent == self.since
+            self.answers.complete(0)
+
+    def _hear(self, kind: FrameKind, value: Any, request: int) -> None:
         if kind in (FrameKind.TOPIC_SUBSCRIBED, FrameKind.RECOVERY_RESPONSE):
             self.since = 0
+        if kind is FrameKind.TOPIC_SUBSCRIBED:
+            self.answers.begin(None, value.next, value.next - 1)
+        if kind is FrameKind.RECOVERY_RESPONSE:
+            self.begun.append(len(self.records))
+            self.answers.begin(request, value.start, value.end)
+        if kind is FrameKind.RECOVERY_COMPLETE:
+            self.answers.complete(request)
+        if kind is FrameKind.ERROR:
+            self.answers.refuse(request)
         if kind in (FrameKind.RECOVERY_COMPLETE, FrameKind.PROGRESS):
             assert value.sent == self.since, (kind, value, self.since)
         self.said.append((kind, value))

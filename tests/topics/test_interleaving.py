@@ -1,5 +1,6 @@
 """Publishing, recovering, lagging, reading, leaving, in every order the machine can think of: each subscriber gets
-every sequence it wants once and in order, and what waits for it stays within its bounds."""
+every sequence it wants once and in order, and what waits for it stays within its bounds. Subscribers of both layouts
+ask for recoveries at any moment, once for each, and trust the answer (P-14, P-17)."""
 
 import tempfile
 from pathlib import Path
@@ -9,12 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.support.topic_pipes import Client, PublisherHarness, small
-from yirangmq.core.errors import QueueError
-from yirangmq.core.topic_filter import ALL, Filter, make_filter
+from yirangmq.core.topic_filter import ALL, Filter, make_filter, masked
 from yirangmq.core.topics import NewRecord, Start, SubscriberState
+from yirangmq.protocols.feed import FeedDialect
+from yirangmq.protocols.native.topics import NATIVE
+from yirangmq.topics.live import FROM_FIRST
 
 TOPICS = ("a", "b", "c")
 FILTERS = (ALL, make_filter(["b"]), make_filter(["a", "c*"]), make_filter(["nothing"]))
+MASKS = (1, 6, 7)
 MOST_CLIENTS = 4
 
 
@@ -24,8 +28,7 @@ class Expected:
     def __init__(self, client: Client, filter: Filter) -> None:
         self.client = client
         self.filter = filter
-        self.next = 0
-        self.begins: list[int] = []
+        self.last_request = 1
 
 
 class FeedMachine(RuleBasedStateMachine):
@@ -64,10 +67,17 @@ class FeedMachine(RuleBasedStateMachine):
         last = self.stage.publisher.ensure_open().feed.log.last
         at = max(1, last // 2)
         client = self.stage.client(capacity)
-        expected = Expected(client, filter)
-        expected.next = {Start.BEGINNING: 1, Start.NEW: last + 1, Start.SEQUENCE: at}[start]
         client.follow(filter, start, at=at)
-        self.expected.append(expected)
+        self.expected.append(Expected(client, filter))
+
+    @precondition(lambda self: len(self.expected) < MOST_CLIENTS)
+    @rule(mask=st.sampled_from(MASKS), capacity=st.sampled_from([64, 500, 5000]))
+    def subscribe_by_mask(self, mask: int, capacity: int) -> None:
+        """With the public layout, which has no request numbers."""
+        filter = Filter(masked(mask, TOPICS), (), f"mask={mask}")
+        client = self.stage.client(capacity, FeedDialect(TOPICS, mask))
+        client.follow(filter, Start.NEW)
+        self.expected.append(Expected(client, filter))
 
     @precondition(lambda self: self.expected)
     @rule(data=st.data(), count=st.sampled_from([1, 100, 1000, 100_000]))
@@ -75,26 +85,18 @@ class FeedMachine(RuleBasedStateMachine):
         data.draw(st.sampled_from(self.expected)).client.read(count)
 
     @precondition(lambda self: self.expected)
-    @rule(data=st.data())
-    def ask_again(self, data: st.DataObject) -> None:
-        """What comes before the answer is to be dropped, so everything on the way is read first."""
+    @rule(data=st.data(), is_from_first=st.booleans())
+    def ask_again(self, data: st.DataObject, is_from_first: bool) -> None:
+        """In any state, and whatever is on its way."""
         chosen = data.draw(st.sampled_from(self.expected))
         client = chosen.client
         last = self.stage.publisher.ensure_open().feed.log.last
-        after = data.draw(st.integers(max(0, chosen.next - 1), max(last, chosen.next - 1)))
-        is_online = client.subscriber.state is SubscriberState.ONLINE
-        try:
-            self.stage.publisher.recover(client.subscriber, after, "", 7)
-        except QueueError:
-            assert not is_online or after > last
-            return
-        assert is_online
-        while client.pipe.waiting or client.pipe.inside:  # no worker has had a turn since
-            client.read(100_000)
-        self.check(chosen, whole=False)
-        client.records.clear()
-        client.since = 0
-        chosen.next = after + 1
+        after = 0 if is_from_first else data.draw(st.integers(0, last))
+        if client.subscriber.dialect is NATIVE:
+            chosen.last_request += 1
+        request = chosen.last_request if client.subscriber.dialect is NATIVE else 0
+        client.answers.ask(request, None if is_from_first else after)
+        self.stage.publisher.recover(client.subscriber, FROM_FIRST if is_from_first else after, "", request)
 
     @precondition(lambda self: self.expected)
     @rule(data=st.data(), unsubscribes=st.booleans())
@@ -117,9 +119,10 @@ class FeedMachine(RuleBasedStateMachine):
             self.check(one, whole=False)
 
     def check(self, one: Expected, *, whole: bool) -> None:
-        wanted = [n for n, topic in enumerate(self.published, 1) if n >= one.next and one.filter.wants(topic)]
-        got = one.client.sequences
-        assert got == (wanted if whole else wanted[: len(got)])
+        def wanted(first: int, last: int) -> list[int]:
+            return [n for n in range(first, last + 1) if one.filter.wants(self.published[n - 1])]
+
+        assert one.client.answers.faults(wanted, len(self.published) if whole else None) == []
 
     def teardown(self) -> None:
         if not hasattr(self, "stage"):

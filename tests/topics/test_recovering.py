@@ -2,10 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
+
 from tests.support.topic_pipes import SMALL, Client, MakePublisherHarness, PublisherHarness, small
+from yirangmq.core.errors import WrongState
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord, Start, SubscriberState
 from yirangmq.topics.ports import CatchupPacing, TopicSettings
+from yirangmq.topics.subscribers import MAX_WAITING_REQUESTS
 from yirangmq.wire import messages
 from yirangmq.wire.frames import FrameKind
 from yirangmq.wire.messages import frame
@@ -266,3 +270,139 @@ def test_unsubscribe_while_waiting_for_a_catchup_worker_allows_a_new_subscriptio
     assert len(set(client.sequences)) == len(client.sequences)
     assert client.subscriber.state is SubscriberState.ONLINE
     assert client.subscriber.recoveries == 0
+
+
+def responses(client: Client) -> list[tuple[int, int]]:
+    return [(one.start, one.end) for one in told(client, FrameKind.RECOVERY_RESPONSE)]  # type: ignore[attr-defined]
+
+
+def completes(client: Client) -> list[int]:
+    return [one.sequence for one in told(client, FrameKind.RECOVERY_COMPLETE)]  # type: ignore[attr-defined]
+
+
+def after_response(client: Client, place: int) -> list[int]:
+    """The sequences that came after that RECOVERY_RESPONSE."""
+    return [record.sequence for record in client.records[client.begun[place] :]]
+
+
+def test_recovery_request_of_a_lagging_subscriber_takes_the_place_of_the_unasked_recovery(
+    stage: PublisherHarness,
+) -> None:
+    """P-14: the subscriber waits for a worker, and one response answers both what it missed and what it asks for."""
+    stage.fill(20)
+    client = stage.client(capacity=200)
+    client.follow(start=Start.NEW)
+    stage.fill(30)
+    assert client.subscriber.state is SubscriberState.RECOVERY_NEEDED
+    stage.publisher.recover(client.subscriber, 3, "", 7)
+    stage.settle(client)
+    assert responses(client) == [(4, 50)]
+    assert completes(client) == [50]
+    assert after_response(client, 0) == list(range(4, 51))
+
+
+def test_recovery_request_during_an_unasked_recovery_breaks_it_off_at_the_next_frame(stage: PublisherHarness) -> None:
+    """P-14: the unasked recovery gets no completion, so the next completion is that of the answer."""
+    stage.fill(20)
+    client = stage.client(capacity=200)
+    client.follow(start=Start.NEW)
+    stage.fill(60)
+    while not responses(client):
+        stage.work()
+        client.read(150)
+    assert client.subscriber.state is SubscriberState.RECOVERING
+    stage.publisher.recover(client.subscriber, 0, "", 7)
+    stage.settle(client)
+    unasked, asked = responses(client)
+    assert unasked[0] > 21
+    assert asked == (1, 80)
+    assert completes(client) == [80]
+    assert after_response(client, 1) == list(range(1, 81))
+
+
+def test_recovery_request_during_an_asked_recovery_is_answered_after_it(stage: PublisherHarness) -> None:
+    """P-14: requests that wait together are one recovery, from the lowest sequence of any."""
+    stage.fill(50)
+    client = stage.client(capacity=200)
+    client.follow()
+    while len(client.records) < 5:
+        stage.work()
+        client.read(150)
+    stage.publisher.recover(client.subscriber, 30, "", 7)
+    stage.publisher.recover(client.subscriber, 10, "", 8)
+    stage.fill(5)
+    stage.settle(client)
+    assert responses(client) == [(1, 50), (11, 55), (11, 55)]
+    assert completes(client) == [50, 55, 55]
+    assert after_response(client, 0)[:50] == list(range(1, 51))
+    assert after_response(client, 2) == list(range(11, 56))
+
+
+def test_recovery_request_while_catching_up_is_answered(stage: PublisherHarness) -> None:
+    """P-14: the recovery before it is complete; what follows it gives way."""
+    stage.fill(20)
+    client = stage.client(capacity=200)
+    client.follow()
+    while len(client.records) < 5:
+        stage.work()
+        client.read(150)
+    stage.fill(40)
+    while not completes(client):
+        stage.work()
+        client.read(150)
+    stage.turning.run_once()
+    assert client.subscriber.state is SubscriberState.CATCHING_UP
+    stage.publisher.recover(client.subscriber, 2, "", 7)
+    last = stage.publisher.ensure_open().feed.log.last
+    stage.settle(client)
+    assert len(responses(client)) == len(completes(client)) == 2
+    assert responses(client)[1] == (3, last)
+    assert after_response(client, 1) == list(range(3, last + 1))
+    assert stage.trace[-1] == (client.subscriber.number, "online")
+
+
+def test_recovery_request_whose_records_are_retired_while_it_waits_is_refused_and_delivery_goes_on(
+    stage: PublisherHarness,
+) -> None:
+    stage.fill(100)
+    client = stage.client(capacity=200)
+    client.follow(start=Start.SEQUENCE, at=80)
+    while len(client.records) < 3:
+        stage.work()
+        client.read(150)
+    stage.publisher.recover(client.subscriber, 0, "", 7)
+    log = stage.publisher.ensure_open().feed.log
+    assert log.trim(70).first > 1
+    stage.settle(client)
+    [refusal] = told(client, FrameKind.ERROR)
+    assert refusal.code == "retired"  # type: ignore[attr-defined]
+    stage.fill(3)
+    stage.settle(client)
+    assert client.sequences == list(range(80, 104))
+    assert client.subscriber.state is SubscriberState.ONLINE
+
+
+def test_recovery_requests_beyond_the_bound_are_refused_with_wrong_state(stage: PublisherHarness) -> None:
+    stage.fill(50)
+    client = stage.client(capacity=200)
+    client.follow()
+    for request in range(MAX_WAITING_REQUESTS):
+        stage.publisher.recover(client.subscriber, 10, "", request)
+    with pytest.raises(WrongState, match="wait for an answer"):
+        stage.publisher.recover(client.subscriber, 10, "", MAX_WAITING_REQUESTS)
+    stage.publisher.recover(client.subscriber, 5, "", 3)
+    stage.settle(client)
+    assert responses(client) == [(1, 50), *[(6, 50)] * MAX_WAITING_REQUESTS]
+
+
+def test_recovery_requests_that_wait_at_an_unsubscribe_are_refused(stage: PublisherHarness) -> None:
+    stage.fill(50)
+    client = stage.client(capacity=200)
+    client.follow()
+    stage.work()
+    stage.publisher.recover(client.subscriber, 10, "", 7)
+    over: list[bool] = []
+    stage.publisher.unsubscribe(client.subscriber, lambda: over.append(True))
+    stage.settle(client)
+    [refusal] = told(client, FrameKind.ERROR)
+    assert (refusal.code, over) == ("wrong_state", [True])  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from tests.support.topic_server import Follower, dial, live
 from tests.support.wait import soon
 from yirangmq.admin.topics import MAX_WORKERS, MIN_BUFFER
 from yirangmq.config.config import Config
-from yirangmq.core.topics import SubscriberState
+from yirangmq.core.topics import Start, SubscriberState
 from yirangmq.server.topics import settings_of
 from yirangmq.topics.ports import TopicSettings
 from yirangmq.wire import messages
@@ -48,6 +48,30 @@ def test_catchup_workers_added_by_tuning_share_the_subscribers_that_follow(make_
         stage.work(number)
     stage.turning.run_once()
     assert all(client.subscriber.state is SubscriberState.ONLINE for client in (first, *others))
+
+
+def test_catchup_worker_of_a_subscriber_that_still_reads_is_not_stopped_by_tuning(
+    make_stage: MakePublisherHarness,
+) -> None:
+    """The worker is chosen when the subscriber lags, and begins when what is on its way is read."""
+    stage = make_stage(small(workers=2))
+    stage.fill(5)
+    first, lagging = stage.client(), stage.client(capacity=200)
+    first.follow()
+    lagging.follow(start=Start.NEW)
+    stage.fill(100)
+    assert lagging.subscriber.state is SubscriberState.RECOVERY_NEEDED
+    old = [*stage.publisher.ensure_open().lifecycle.workers]
+    stage.publisher.tune(small(workers=1))
+    for _ in range(300):
+        lagging.read(1000)
+        stage.turning.run_once()
+        for worker in old:
+            if not worker.is_over:
+                worker.run_once(0)
+    assert stage.trace[-1] == (lagging.subscriber.number, "online")
+    assert lagging.sequences == list(range(6, 106))
+    assert [worker.is_over for worker in old] == [False, True]
 
 
 @pytest.mark.parametrize("kind", LOOPS)

@@ -317,6 +317,8 @@ SUBSCRIBER_TRANSITIONS: dict[tuple[SubscriberState | None, SubscriberVerb], Subs
     (SubscriberState.ONLINE, SubscriberVerb.LAG): SubscriberState.RECOVERY_NEEDED,
     (SubscriberState.ONLINE, SubscriberVerb.RECOVER): SubscriberState.RECOVERING,
     (SubscriberState.RECOVERY_NEEDED, SubscriberVerb.RECOVER): SubscriberState.RECOVERING,
+    (SubscriberState.RECOVERING, SubscriberVerb.RECOVER): SubscriberState.RECOVERING,
+    (SubscriberState.CATCHING_UP, SubscriberVerb.RECOVER): SubscriberState.RECOVERING,
     (SubscriberState.RECOVERING, SubscriberVerb.COMPLETE): SubscriberState.CATCHING_UP,
     (SubscriberState.RECOVERING, SubscriberVerb.ARRIVE): SubscriberState.ONLINE,
     (SubscriberState.CATCHING_UP, SubscriberVerb.ARRIVE): SubscriberState.ONLINE,

@@ -29,7 +29,7 @@ from yirangmq.protocols.listen import peer_process, prepare_tcp, tcp_server, uni
 from yirangmq.protocols.stream_sender import SendBuffer
 from yirangmq.protocols.stream_server import StreamLimits
 from yirangmq.topics.cursors import SubscriptionParameters
-from yirangmq.topics.live import Subscriber
+from yirangmq.topics.live import FROM_FIRST, Subscriber
 from yirangmq.topics.ports import DetachedCallback, EncodedRecords, Recovering, Subscribed
 from yirangmq.topics.publisher import Publisher
 from yirangmq.wire import records as wire_records
@@ -229,6 +229,10 @@ class FeedDialect:
     def complete(self, request: int, sequence: int, sent: int, at_ns: int) -> bytes:
         return encode(FeedRecoveryComplete(_capped(sent), at_ns))
 
+    def refused(self, request: int, error: QueueError) -> bytes:
+        asked, first = (error.asked, error.first) if isinstance(error, Retired) else (0, 0)
+        return encode_refused_recovery(asked, first)
+
     def progress(self, sequence: int, sent: int, last: int, at_ns: int) -> bytes:
         return b""
 
@@ -254,10 +258,10 @@ def encode_refusal(last: int) -> bytes:
     return encode(FeedSubscribeOk(1, 0, _capped(last)))
 
 
-def encode_retired(asked: int, first: int) -> bytes:
-    """Encode the RECS frame for records that are no longer stored; start is the requested sequence, end the first
-    stored one."""
-    return encode(FeedRecoveryResponse(1, _capped(asked), _capped(first), 0))
+def encode_refused_recovery(asked: int, bound: int) -> bytes:
+    """Encode the RECS frame of a refused recovery; start is the requested sequence, end the first or the last stored
+    one, whichever is the bound that it exceeds."""
+    return encode(FeedRecoveryResponse(1, _capped(asked), _capped(bound), 0))
 
 
 def _capped(number: int) -> int:
@@ -380,20 +384,17 @@ class FeedConnection(asyncio.Protocol):
             self.fail(error)
 
     def _recover(self, message: FeedRecoveryRequest) -> None:
-        """Start a catch-up.
-
-        As the protocol specifies, RECR is answered only in the state ONLINE; in other states a catch-up is already
-        running. A ``last_seq`` of 0 means the first stored record."""
+        """Answer RECR with a catch-up, or refuse it. A ``last_seq`` of 0 means the first stored record."""
         subscriber, topics = self._subscriber, self._server.topics
-        if subscriber is None or subscriber.state is not SubscriberState.ONLINE:
+        if subscriber is None:
+            self.send(encode_refused_recovery(message.last_seq + 1, 0))
             return
-        after = message.last_seq or topics.ensure_open().feed.log.first - 1
         try:
-            topics.recover(subscriber, after, "", 0)
+            topics.recover(subscriber, message.last_seq or FROM_FIRST, "", 0)
         except Retired as error:
-            self.send(encode_retired(error.asked, error.first))
+            self.send(encode_refused_recovery(error.asked, error.first))
         except QueueError:
-            self.send(encode_retired(after + 1, topics.ensure_open().feed.log.last))
+            self.send(encode_refused_recovery(message.last_seq + 1, topics.ensure_open().feed.log.last))
 
     # -- topics.ports.Line ---------------------------------------------------------------------------------------------
 

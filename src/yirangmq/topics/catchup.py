@@ -27,6 +27,8 @@ from yirangmq.topics.ports import CatchupOutput, CatchupPacing, Dialect, Encoded
 MAX_PIECE_BYTES = 4 << 20
 """Maximum size in bytes of a range sent between two checks for control messages."""
 PROGRESS_SECONDS = 1.0
+UNASKED = (0,)
+"""Request number in the messages of a recovery that answers no request."""
 
 
 class CatchupResult(Enum):
@@ -43,20 +45,21 @@ class CatchupResult(Enum):
 class CatchupRange(NamedTuple):
     """Range of a catch-up: the matching records after ``after`` up to ``target``, then those published meanwhile.
 
-    ``request``: number of the request that this answers. ``is_counted``: announce the number of records first."""
+    ``requests``: numbers of the requests that this answers; empty for a recovery that the subscriber did not ask for.
+    ``is_counted``: announce the number of records first."""
 
     filter: Filter
     dialect: Dialect
     after: int
     target: int
-    request: int = 0
+    requests: tuple[int, ...] = ()
     is_counted: bool = True
 
 
 class Catchup:
     """Catch-up of one client. Created on the loop's thread, then used by one worker thread.
 
-    ``cancel`` may be called from any thread."""
+    ``cancel`` and ``give_way`` may be called from any thread."""
 
     def __init__(
         self,
@@ -82,6 +85,7 @@ class Catchup:
         self._moved_at, _ = times()
         self.is_cancelled = False
         self.is_abandoned = False
+        self._gives_way = False
         self._reader = reader
         self._wanted = None if task.filter.is_all else task.filter.wants
         self._deferred = deferred
@@ -102,6 +106,11 @@ class Catchup:
     def cancel(self) -> None:
         """Stop at the start of the next frame."""
         self.is_cancelled = True
+
+    def give_way(self) -> None:
+        """Stop for a recovery that the subscriber asks for: after the completion of this one, or at the start of the
+        next frame if this one answers no request."""
+        self._gives_way = True
 
     def abandon(self) -> None:
         """Stop immediately, even inside a frame: the client is gone."""
@@ -175,7 +184,7 @@ class Catchup:
         if deferred:
             self._unsent = memoryview(deferred)
             return True
-        if self.is_cancelled:
+        if self.is_cancelled or (self._gives_way and (self._is_complete or not self.task.requests)):
             return False
         if not self._is_announced:
             self._announce()
@@ -191,7 +200,8 @@ class Catchup:
         start, stop = task.after + 1, task.target + 1
         count = self._reader.count(start, stop, self._wanted) if task.is_counted or self._wanted is None else None
         gaps = [gap for gap in self._reader.gaps() if gap.last >= start and gap.first < stop]
-        self._unsent = memoryview(task.dialect.recovering(task.request, Recovering(start, task.target, count, gaps)))
+        about = Recovering(start, task.target, count, gaps)
+        self._unsent = memoryview(b"".join(task.dialect.recovering(one, about) for one in task.requests or UNASKED))
 
     def _prepare_progress(self) -> bool:
         now, at_ns = self._times()
@@ -241,7 +251,8 @@ class Catchup:
             self._is_complete = True
             _, at_ns = self._times()
             task = self.task
-            self._unsent = memoryview(task.dialect.complete(task.request, task.target, self.sent, at_ns))
+            frames = (task.dialect.complete(one, task.target, self.sent, at_ns) for one in task.requests or UNASKED)
+            self._unsent = memoryview(b"".join(frames))
             self._completed(self)
             return True
         if self._can_take_over(self.cursor):

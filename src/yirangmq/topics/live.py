@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 # -- subscribers -------------------------------------------------------------------------------------------------------
 
 MoveListener = Callable[["Subscriber", SubscriberState, SubscriberState], None]
+FROM_FIRST = -1
+"""Start of a recovery at the first record that is kept when the recovery begins."""
 
 
 @dataclass(eq=False, slots=True)
@@ -57,6 +59,9 @@ class Subscriber:
     confirmed: int = 0
     recoveries: int = 0
     run: "Catchup | None" = None
+    waiting_requests: dict[int, int] = field(default_factory=dict)
+    """Recovery requests that wait for the end of a running recovery: request number → the sequence after which it asks,
+    or ``FROM_FIRST``."""
     progress_sent_at: float = 0.0
     """Time of the latest progress message, in monotonic seconds."""
     progress_seconds: float = 1.0

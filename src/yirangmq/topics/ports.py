@@ -111,6 +111,9 @@ class Dialect(Protocol):
 
     def complete(self, request: int, sequence: int, sent: int, at_ns: int) -> bytes: ...
 
+    def refused(self, request: int, error: QueueError) -> bytes:
+        """Encode the refusal of a recovery request that had to wait for its answer."""
+
     def progress(self, sequence: int, sent: int, last: int, at_ns: int) -> bytes: ...
 
     def records(self, batch: EncodedRecords) -> bytes:

@@ -366,6 +366,7 @@ class Publisher:
                 parts.lifecycle.dismiss(other, why)
 
     def recover(self, subscriber: "Subscriber", after: int, epoch: str, request: int) -> None:
+        """Answer a recovery request. ``after``: the last sequence that it has, or ``live.FROM_FIRST``."""
         parts = self.ensure_open()
         check_epoch(parts.feed.log, epoch, "what you know")
         parts.lifecycle.recover(subscriber, after, request)

@@ -16,10 +16,12 @@ from yirangmq.core.topics import Cursor, SubscriberState, SubscriberVerb, TrimRe
 from yirangmq.fsio.background import LoopExecutor
 from yirangmq.topics.catchup import Catchup, CatchupPool, CatchupRange, CatchupResult, CatchupWorker
 from yirangmq.topics.cursors import CursorCommitter, retention_floor
-from yirangmq.topics.live import LiveCommit, Subscriber, TopicFeed
+from yirangmq.topics.live import FROM_FIRST, LiveCommit, Subscriber, TopicFeed
 from yirangmq.topics.ports import CatchupOutput, Subscribed
 
 UnsubscribedCallback = Callable[[], None]
+MAX_WAITING_REQUESTS = 64
+"""Upper bound of recovery requests of one subscriber that wait for their answer."""
 
 
 # -- life cycle --------------------------------------------------------------------------------------------------------
@@ -35,6 +37,8 @@ class SubscriberLifecycle:
         self._loop = feed.loop
         self._pool: CatchupPool | None = None
         self._runs: dict[Catchup, tuple[Subscriber, CatchupWorker]] = {}
+        self._detaching: dict[Subscriber, CatchupWorker] = {}
+        """Workers of subscribers whose connections are being detached; they must not be stopped."""
         self._unsubscribing: dict[Subscriber, UnsubscribedCallback] = {}
         self._tail_users: set[Subscriber] = set()
         self._is_stopping = False
@@ -63,7 +67,7 @@ class SubscriberLifecycle:
 
     def _stop_surplus_workers(self) -> None:
         if self._pool is not None:
-            self._pool.stop_surplus({worker for _, worker in self._runs.values()})
+            self._pool.stop_surplus({*self._detaching.values(), *(worker for _, worker in self._runs.values())})
 
     # -- subscribe, lag, leave ------------------------------------------------------------------------------------
 
@@ -79,7 +83,7 @@ class SubscriberLifecycle:
         subscriber.progress_sent_at = self._loop.seconds()
         subscriber.move(SubscriberVerb.SUBSCRIBE)
         if next <= log.last:
-            self._recover(subscriber, request)
+            self._recover(subscriber, self._range(subscriber, next - 1, (request,)))
         else:
             self._feed.join(subscriber)
 
@@ -94,16 +98,26 @@ class SubscriberLifecycle:
             )
 
     def recover(self, subscriber: Subscriber, after: int, request: int) -> None:
-        """Send the matching records after this sequence again, with a catch-up."""
-        last = self._feed.log.last
-        if subscriber.state is not SubscriberState.ONLINE:
+        """Answer a recovery request: send the matching records after this sequence again, with a catch-up.
+
+        ``after`` is ``FROM_FIRST`` for all that is kept. A subscriber has one recovery at a time. One that it did not
+        ask for is broken off. A request waits for the end of one that it asked for; the requests that wait together
+        are answered by one recovery, from the lowest sequence."""
+        if not subscriber.is_following:
             raise WrongState(f"a subscriber that is {subscriber.state} cannot ask for a recovery")
-        if not 0 <= after <= last:
-            raise BadInput(f"must be from 0 to {last}, not {after}", field="after")
-        self.check_kept(after + 1)
-        self._feed.remove(subscriber)
-        subscriber.cursor = after
-        self._recover(subscriber, request)
+        last, waiting = self._feed.log.last, subscriber.waiting_requests
+        if after != FROM_FIRST:
+            if not 0 <= after <= last:
+                raise BadInput(f"must be from 0 to {last}, not {after}", field="after")
+            self.check_kept(after + 1)
+        if len(waiting) == MAX_WAITING_REQUESTS and request not in waiting:
+            raise WrongState(f"{MAX_WAITING_REQUESTS} recovery requests wait for an answer already")
+        waiting[request] = min(after, waiting.get(request, after))
+        if subscriber.state is SubscriberState.ONLINE:
+            self._feed.remove(subscriber)
+            self._recover(subscriber, self._requested_range(subscriber))
+        elif subscriber.run is not None:
+            subscriber.run.give_way()
 
     def lag(self, subscriber: Subscriber) -> None:
         """Move a subscriber whose send buffer is full from live to catch-up: it reads the rest from the log."""
@@ -148,7 +162,12 @@ class SubscriberLifecycle:
 
     def _forget(self, subscriber: Subscriber, verb: SubscriberVerb) -> None:
         self.subscribers.pop(subscriber.number, None)
+        if verb is SubscriberVerb.UNSUBSCRIBE:
+            for request in subscriber.waiting_requests:
+                self._refuse(subscriber, request, WrongState("the subscriber has unsubscribed"))
+        subscriber.waiting_requests.clear()
         subscriber.is_detaching = False
+        self._detaching.pop(subscriber, None)
         self._release_tail(subscriber)
         subscriber.move(verb)
 
@@ -168,19 +187,43 @@ class SubscriberLifecycle:
 
     # -- recovery ---------------------------------------------------------------------------------------------------
 
-    def _recover(self, subscriber: Subscriber, request: int) -> None:
-        """Start a catch-up from the subscriber's cursor to the current last sequence."""
+    def _recover(self, subscriber: Subscriber, task: CatchupRange) -> None:
+        """Start a catch-up over this range."""
         subscriber.move(SubscriberVerb.RECOVER)
-        target = self._feed.log.last
-        self._detach(
-            subscriber, CatchupRange(subscriber.filter, subscriber.dialect, subscriber.cursor, target, request)
-        )
+        subscriber.cursor = task.after
+        self._detach(subscriber, task)
+
+    def _range(self, subscriber: Subscriber, after: int, requests: tuple[int, ...] = ()) -> CatchupRange:
+        """Return the range of a catch-up after this sequence up to the current last one."""
+        dialect = subscriber.dialect
+        is_counted = bool(requests) or dialect.needs_count
+        return CatchupRange(subscriber.filter, dialect, after, self._feed.log.last, requests, is_counted)
+
+    def _requested_range(self, subscriber: Subscriber) -> CatchupRange:
+        """Return the range that answers all waiting requests, or the rest of the records if none is left.
+
+        A request is refused if its records were retired while it waited."""
+        first = self._feed.log.first
+        waiting, found = subscriber.waiting_requests, {}
+        for request, asked in waiting.items():
+            after = first - 1 if asked == FROM_FIRST else asked
+            try:
+                self.check_kept(after + 1)
+            except Retired as error:
+                self._refuse(subscriber, request, error)
+            else:
+                found[request] = after
+        waiting.clear()
+        return self._range(subscriber, min(found.values(), default=subscriber.cursor), tuple(found))
+
+    def _refuse(self, subscriber: Subscriber, request: int, error: QueueError) -> None:
+        subscriber.connection.send(subscriber.dialect.refused(request, error))
 
     def _detach(self, subscriber: Subscriber, task: CatchupRange | None) -> None:
         """Detach the connection for a worker, as soon as its send buffer is empty.
 
         ``task`` is None for a subscriber that lags: its range is computed when the connection is detached."""
-        worker = self.pool.choose()
+        self._detaching[subscriber] = worker = self.pool.choose()
         subscriber.is_detaching, subscriber.detach_requested_at = True, self._loop.seconds()
         if subscriber not in self._tail_users:
             self._tail_users.add(subscriber)
@@ -195,11 +238,11 @@ class SubscriberLifecycle:
             subscriber.connection.attach()
             return
         subscriber.is_detaching = False
+        self._detaching.pop(subscriber, None)
         if task is None:
             subscriber.move(SubscriberVerb.RECOVER)
-            target = self._feed.log.last
-            dialect = subscriber.dialect
-            task = CatchupRange(subscriber.filter, dialect, subscriber.cursor, target, is_counted=dialect.needs_count)
+            task = self._requested_range(subscriber)
+            subscriber.cursor = task.after
         subscriber.recoveries += 1
         subscriber.run = run = Catchup(
             task,
@@ -210,6 +253,8 @@ class SubscriberLifecycle:
             completed=lambda run: self._loop.call(partial(self._completed, subscriber, run)),
             times=lambda: (self._loop.seconds(), self._loop.now_ns()),
         )
+        if subscriber.waiting_requests:
+            run.give_way()
         self._runs[run] = subscriber, worker
         worker.add(run)
 
@@ -234,8 +279,9 @@ class SubscriberLifecycle:
             subscriber.connection.cut("stalled" if outcome is CatchupResult.STALLED else "")
             return
         subscriber.cursor = run.cursor
-        missing = None if run.error or run.is_cancelled else self._feed.missing(run.cursor)
-        if missing is None and not run.error and not run.is_cancelled:
+        is_over = run.error is not None or run.is_cancelled
+        missing = None if is_over else self._feed.missing(run.cursor)
+        if missing is None and not is_over and not subscriber.waiting_requests:
             self._runs[run] = subscriber, worker  # it fell behind again before the loop ran this
             worker.add(run)
             return
@@ -243,7 +289,10 @@ class SubscriberLifecycle:
         subscriber.total += run.sent
         self._end_run(subscriber, run)
         subscriber.connection.attach()
-        self._resume_live(subscriber, run.error, missing)
+        if subscriber.waiting_requests and not is_over:
+            self._recover(subscriber, self._requested_range(subscriber))
+        else:
+            self._resume_live(subscriber, run.error, missing)
 
     def _end_run(self, subscriber: Subscriber, run: Catchup) -> None:
         run.close()

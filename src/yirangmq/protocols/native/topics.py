@@ -166,6 +166,9 @@ class NativeDialect:
     def complete(self, request: int, sequence: int, sent: int, at_ns: int) -> bytes:
         return frame(FrameKind.RECOVERY_COMPLETE, request, messages.TopicRecoveryComplete(sequence, sent, at_ns))
 
+    def refused(self, request: int, error: QueueError) -> bytes:
+        return frame(FrameKind.ERROR, request, messages.failed(error))
+
     def progress(self, sequence: int, sent: int, last: int, at_ns: int) -> bytes:
         return frame(FrameKind.PROGRESS, 0, messages.TopicProgress(sequence, sent, last, at_ns))
 
