@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from yirangmq.broker.credit_window import PendingLeaseRequest
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.operations import QueueOperations
-from yirangmq.broker.sink_batches import LONG_JOB_ROWS, SinkBatches
+from yirangmq.broker.sink_batches import LONG_JOB_ROWS, SinkBatches, positions
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.errors import (
     BadInput,
@@ -325,6 +326,20 @@ def test_sink_batch_ledger_forgets_old_batches_and_refuses_batches_older_than_it
 def test_sink_batch_without_rows_is_committed_once(house: BatchServer) -> None:
     assert house.commit(0)[1] is True
     assert house.commit(0)[1] is False
+
+
+def test_sink_batch_ledger_knows_how_far_the_topics_were_at_least(house: BatchServer) -> None:
+    """P-30: with it the server sees that the log lost its end. Entries before ``since_ms`` may be of another log."""
+    house.commit(0, house.stage(0, "0-0", row("topic:t", 1), row("topic:t", 2)))
+    house.commit(1, house.stage(1, "0-0", row("queue:a", 3)))
+    house.clock.advance(1000)
+    between = house.clock.wall_ms()
+    house.dies_committing(2, house.stage(2, "0-0", row("topic:t", 4)), 0)
+    assert house.desk.read(partial(positions, since_ms=0)) == {f"batch {QUERY}/0": 2, f"batch {QUERY}/2": 2}
+    assert house.desk.read(partial(positions, since_ms=between)) == {f"batch {QUERY}/2": 2}
+    house.batches.finish_pending()
+    house.turn()
+    assert house.desk.read(partial(positions, since_ms=between)) == {f"batch {QUERY}/2": 3}
 
 
 def test_sink_batch_stages_never_committed_are_removed_by_the_sweeper(house: BatchServer) -> None:

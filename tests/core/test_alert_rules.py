@@ -58,6 +58,7 @@ def test_alert_rules_find_no_fault_at_their_limits() -> None:
         ("slow_commits", replace(WELL, commit=0.51), Level.WARNING),
         ("clock_jump", replace(WELL, jump=-2.1), Level.WARNING),
         ("store_refuses", replace(WELL, trouble="read-only"), Level.CRITICAL),
+        ("topic_records_lost", replace(WELL, losses=["records after sequence 4 are lost"]), Level.CRITICAL),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

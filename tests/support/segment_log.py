@@ -11,6 +11,7 @@ from tests.support.clock import START_NS
 from yirangmq.core.topics import FileRange, NewRecord, Record
 from yirangmq.fsio.disk import Disk
 from yirangmq.stores.log.log import LogSettings, SegmentLog
+from yirangmq.stores.log.readonly import SegmentView
 from yirangmq.stores.log.segment_files import SegmentFileOperations, SegmentHeadValues
 from yirangmq.stores.log.segment_format import State, TopicNumbers, first_of
 from yirangmq.wire.records import RecordReader
@@ -31,6 +32,49 @@ class CarelessDisk(Disk):
 
     def fsync_folder(self, path: str) -> None:
         pass
+
+
+class Killed(BaseException):
+    """Not an error: the process is gone."""
+
+
+class MortalDisk(CarelessDisk):
+    """Dies at one of its calls; of a write, the first part is done."""
+
+    def __init__(self, at: int, share: float) -> None:
+        super().__init__()
+        self._left = at
+        self._share = share
+
+    def _step(self) -> bool:
+        self._left -= 1
+        if self._left < 0:
+            raise Killed
+        return self._left == 0
+
+    def write_at(self, fd: int, data: bytes, offset: int) -> None:
+        if self._step():
+            super().write_at(fd, data[: int(len(data) * self._share)], offset)
+            raise Killed
+        super().write_at(fd, data, offset)
+
+    def rename(self, source: str, target: str) -> None:
+        self._step()
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._step()
+        super().unlink(path)
+
+    def truncate(self, path: str, size: int) -> None:
+        self._step()
+        super().truncate(path, size)
+
+    def fdatasync(self, fd: int) -> None:
+        self._step()
+
+    def fsync_folder(self, path: str) -> None:
+        self._step()
 
 
 def open_log(folder: Path, settings: LogSettings = SMALL, **options: Any) -> SegmentLog:
@@ -60,6 +104,16 @@ def segments(folder: Path) -> list[Path]:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def cut_tail(folder: Path, records: int = 1) -> str:
+    """Take the last records away, as a power cut does to what was not synced. Return the epoch."""
+    view = SegmentView(folder)
+    end = view.chain[-1]
+    [begin] = [piece.offset for piece in view.reader().pieces(end.tail.last - records + 1)]
+    with Path(end.path).open("r+b") as file:
+        file.truncate(begin)
+    return view.epoch
 
 
 def make_log(folder: Path, first: int, topics: dict[str, int]) -> None:

@@ -39,7 +39,9 @@ class StompServer(Server):
             turns.soon, turns.later, turns.soon, lambda: clock.now_ms() / 1000, lambda: clock.now_ms() * 1_000_000
         )
         opening = LogOpeners(
-            lambda: SegmentLog(folder, SMALL), lambda: open_cursors(f"file:{folder / 'cursors'}"), folder.exists
+            lambda known: SegmentLog(folder, SMALL, known=known),
+            lambda: open_cursors(f"file:{folder / 'cursors'}"),
+            folder.exists,
         )
         made = Publisher(opening, loop, TopicSettings(), LoopExecutor(turns.soon, InlineExecutor))
         made.start()

@@ -344,7 +344,12 @@ class Client:
 
 class PublisherHarness:
     def __init__(
-        self, folder: Path, settings: TopicSettings, log: LogSettings = SMALL, disk: Disk | None = None
+        self,
+        folder: Path,
+        settings: TopicSettings,
+        log: LogSettings = SMALL,
+        disk: Disk | None = None,
+        on_loss: Callable[[str], None] | None = None,
     ) -> None:
         self.settings = settings
         self.turning = Turning()
@@ -353,7 +358,7 @@ class PublisherHarness:
         loop = self.turning.loop()
         self.publisher = Publisher(
             LogOpeners(
-                lambda: SegmentLog(folder, log, now_ns=self.turning.now_ns, disk=disk),
+                lambda known: SegmentLog(folder, log, now_ns=self.turning.now_ns, disk=disk, known=known),
                 lambda: open_cursors(f"file:{folder}/cursors"),
                 folder.exists,
             ),
@@ -363,6 +368,8 @@ class PublisherHarness:
         )
         self.publisher.state_listeners.append(lambda before, after, why: self.states.append(str(after)))
         self.publisher.move_listeners.append(lambda one, before, after: self.trace.append((one.number, str(after))))
+        if on_loss is not None:
+            self.publisher.loss_listeners.append(on_loss)
         self.publisher.start()
         self.publisher.mark_listening()
         self.publisher.mark_online()

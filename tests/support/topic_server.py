@@ -18,7 +18,7 @@ from yirangmq.admin.topics import TopicMethods
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import SystemClock, TimeOrderedIds
-from yirangmq.core.topics import Cursors, Log, NewRecord, Record
+from yirangmq.core.topics import Cursors, KnownPositions, Log, NewRecord, Record
 from yirangmq.protocols.context import ServerContext, ServerIdentity
 from yirangmq.protocols.stream_server import StreamLimits, StreamServer, listen_tcp, listen_unix
 from yirangmq.stores.cursors import open_cursors
@@ -39,8 +39,8 @@ def loop_here() -> Loop:
 
 
 def opening(folder: Path, settings: LogSettings = SMALL) -> LogOpeners:
-    def log() -> Log:
-        return SegmentLog(folder, settings)
+    def log(known: KnownPositions) -> Log:
+        return SegmentLog(folder, settings, known=known)
 
     def cursors() -> Cursors:
         return open_cursors(f"file:{folder / 'cursors'}")

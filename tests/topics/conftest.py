@@ -1,4 +1,4 @@
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,9 +15,12 @@ def make_stage(tmp_path: Path) -> Iterator[MakePublisherHarness]:
     made: list[PublisherHarness] = []
 
     def make(
-        settings: TopicSettings | None = None, log: LogSettings = SMALL, disk: Disk | None = None
+        settings: TopicSettings | None = None,
+        log: LogSettings = SMALL,
+        disk: Disk | None = None,
+        on_loss: Callable[[str], None] | None = None,
     ) -> PublisherHarness:
-        made.append(PublisherHarness(tmp_path / "topics", settings or small(), log, disk))
+        made.append(PublisherHarness(tmp_path / "topics", settings or small(), log, disk, on_loss))
         return made[-1]
 
     yield make

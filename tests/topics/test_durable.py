@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.segment_log import make_log
+from tests.support.segment_log import cut_tail, make_log
 from tests.support.topic_pipes import Client, MakePublisherHarness, PublisherHarness, small
 from yirangmq.core.errors import BadInput, QueueError, Retired, Unavailable, WrongEpoch, WrongState
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import Retention, Start, SubscriberState
+from yirangmq.protocols.feed import FeedDialect
 from yirangmq.topics.cursors import retention_floor
 from yirangmq.wire.frames import FrameKind
 
@@ -145,6 +146,52 @@ def test_epoch_of_a_lost_log_is_refused_until_the_subscriber_starts_over(
             stage.client().follow(**asking)
     assert follows(stage, resume=False).sequences == [1, 2, 3]
     assert follows(stage).sequences == [1, 2, 3], "its cursor is of the new feed now"
+
+
+def test_lost_tail_that_a_subscriber_has_confirmed_is_told_to_all_who_know_the_epoch(
+    make_stage: MakePublisherHarness, tmp_path: Path
+) -> None:
+    """P-30: the sequence it has confirmed is not given to another record in the same epoch."""
+    stage = make_stage()
+    stage.fill(5)
+    confirm(stage, follows(stage), 5)
+    log = stage.publisher.ensure_open().feed.log
+    epoch, gone = log.epoch, log.topics()["a"].topic_sequence
+    stage.close()
+    cut_tail(tmp_path / "topics")
+    losses: list[str] = []
+    stage = make_stage(on_loss=losses.append)
+    stage.fill(2)
+    [loss] = losses
+    assert "at least up to 5, which subscriber ledger has confirmed" in loss
+    for asking in ({"name": "ledger"}, {"epoch": epoch, "start": Start.SEQUENCE, "at": 6}):
+        with pytest.raises(WrongEpoch, match=epoch):
+            stage.client().follow(**asking)
+    client = follows(stage, resume=False)
+    assert client.sequences == [1, 2, 3, 4, 6, 7]
+    assert client.records[-2].topic_sequence == gone + 1
+    [subscribed] = [value for kind, value in client.said if kind is FrameKind.TOPIC_SUBSCRIBED]
+    assert subscribed.gaps == [(5, 5)]
+    public = stage.client(dialect=FeedDialect(("a",), 1))
+    public.follow(start=Start.NEW)
+    stage.publisher.recover(public.subscriber, 5, "", 0)
+    stage.settle(public)
+    assert public.sequences == [6, 7], "a protocol without epochs misses none of the new records"
+
+
+def test_lost_tail_that_no_durable_reader_knows_is_told_to_a_subscriber_that_has_seen_more(
+    make_stage: MakePublisherHarness, tmp_path: Path
+) -> None:
+    stage = make_stage()
+    stage.fill(5)
+    epoch = stage.publisher.ensure_open().feed.log.epoch
+    stage.close()
+    cut_tail(tmp_path / "topics")
+    stage = make_stage()
+    with pytest.raises(WrongEpoch, match="records of this epoch are lost"):
+        stage.client().follow(start=Start.SEQUENCE, at=6, epoch=epoch)
+    with pytest.raises(BadInput, match="from 1 to 5"):
+        stage.client().follow(start=Start.SEQUENCE, at=6)
 
 
 def test_catchup_request_with_another_epoch_is_refused_and_the_subscriber_stays_live(stage: PublisherHarness) -> None:

@@ -10,7 +10,7 @@ from tests.support.faulty_disk import UnwillingDisk
 from tests.support.topic_pipes import SMALL, MakePublisherHarness, PublisherHarness, small
 from yirangmq.core.errors import BadInput, StoreError, StoreFull, TooLarge, Unavailable
 from yirangmq.core.topic_filter import make_filter
-from yirangmq.core.topics import Cursors, Log, NewRecord, PublisherState, Start, SubscriberState
+from yirangmq.core.topics import Cursors, KnownPositions, Log, NewRecord, PublisherState, Start, SubscriberState
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.log.log import SegmentLog
 from yirangmq.topics.ports import TopicSettings
@@ -161,7 +161,7 @@ class Opened:
         self._fails = fails
         self.logs: list[SegmentLog] = []
 
-    def log(self) -> Log:
+    def log(self, known: KnownPositions) -> Log:
         if self._fails == "log":
             raise StoreError("no log")
         self.logs.append(SegmentLog(self._folder, SMALL))
@@ -209,7 +209,7 @@ def test_publisher_start_that_fails_is_an_error_leaks_nothing_and_is_retried_lat
 
 def test_publisher_is_in_error_when_listening_fails(stage: PublisherHarness) -> None:
     publisher = Publisher(
-        LogOpeners(lambda: stage.publisher.ensure_open().feed.log, lambda: open_cursors("file:x"), lambda: False),
+        LogOpeners(lambda known: stage.publisher.ensure_open().feed.log, lambda: open_cursors("file:x"), lambda: False),
         stage.turning.loop(),
         TopicSettings(),
     )

@@ -201,6 +201,11 @@ class Bridges:
         ]
         return min(needed, default=None)
 
+    def positions(self, epoch: str) -> dict[str, int]:
+        """Return the cursor of each bridge of the store that has come so far in this epoch."""
+        found = self._context.committer.read(bridge_worker.bridges)
+        return {f"bridge {bridge.name}": cursor.sequence for bridge, cursor in found if cursor.epoch == epoch}
+
 
 AT_WORK = (BridgeState.RUNNING, BridgeState.WAITING)
 

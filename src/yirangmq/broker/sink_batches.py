@@ -72,6 +72,17 @@ def entries(transaction: Transaction, query: str = "") -> list[BatchEntry]:
     return [_read(key, text) for key, text in found.items()]
 
 
+def positions(transaction: Transaction, since_ms: int) -> dict[str, int]:
+    """Return the topic sequence that each batch stored after ``since_ms`` has reached at least.
+
+    ``behind`` was the end of the log when the batch became pending; all its rows were appended when it is done."""
+    return {
+        f"batch {entry.query}/{entry.batch}": entry.behind + entry.topic_rows * (entry.step is BatchState.DONE)
+        for entry in entries(transaction)
+        if entry.topic_rows and entry.at >= since_ms
+    }
+
+
 def _read(key: str, text: str) -> BatchEntry:
     try:
         given: dict[str, Any] = loads(text.encode())

@@ -18,7 +18,7 @@ from yirangmq.client.values import Receipt, TopicRecord
 from yirangmq.clock import default_consumer
 from yirangmq.core.errors import BadInput, NotFound, StoreBusy, WrongEpoch
 from yirangmq.core.topic_filter import Filter, make_filter
-from yirangmq.core.topics import Cursor, Cursors, TopicState, check_subscriber, check_topic
+from yirangmq.core.topics import Cursor, Cursors, KnownPositions, TopicState, check_subscriber, check_topic
 from yirangmq.format.topic_record import cursor_document, instant
 from yirangmq.fsio.atomic_file import make_folder
 from yirangmq.stores.cursors import open_cursors
@@ -28,6 +28,7 @@ from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.stores.log.reader import plan_trim
 from yirangmq.stores.log.readonly import SegmentView
 from yirangmq.topics.adapters import PageLimits, read_page
+from yirangmq.topics.cursors import positions_of
 
 # -- subscriptions -----------------------------------------------------------------------------------------------------
 
@@ -144,6 +145,19 @@ class LocalSubscription:
             self._cursor_store.put(sequence)
 
 
+def cursor_positions(folder: Path) -> KnownPositions:
+    """Return a reader of the cursors in the folder of a log: what the durable subscribers have confirmed."""
+
+    def known(epoch: str, since_ns: int) -> dict[str, int]:
+        path = folder / "cursors"
+        if not path.exists():
+            return {}
+        with closing(open_cursors(f"file:{path}")) as cursors:
+            return positions_of(cursors.all(), epoch)
+
+    return known
+
+
 # -- topics ------------------------------------------------------------------------------------------------------------
 
 BYTES_PER_PAGE = 1 << 20
@@ -171,6 +185,11 @@ class LocalTopics:
             self._open_log.close()
 
     @property
+    def loss(self) -> str:
+        """Why opening the log for writing began a new epoch, or ""."""
+        return "" if self._open_log is None else self._open_log.loss
+
+    @property
     def exists(self) -> bool:
         return self._folder.is_dir() and has_segments(str(self._folder))
 
@@ -178,7 +197,7 @@ class LocalTopics:
         """Open the log for writing once. Its lock is held until the command ends."""
         if self._open_log is None:
             make_folder(self._folder.absolute().parent)
-            self._open_log = SegmentLog(self._folder, self._settings)
+            self._open_log = SegmentLog(self._folder, self._settings, known=cursor_positions(self._folder))
         return self._open_log
 
     def _view(self) -> SegmentView:

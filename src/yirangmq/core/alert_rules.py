@@ -83,6 +83,8 @@ class ServerFacts:
     """Largest step by which the clock was set within the window, in seconds; negative: back."""
     trouble: str = ""
     """Error of the store if it cannot be written, else ""."""
+    losses: Sequence[str] = ()
+    """Losses of topic records found within the window, each with its reason."""
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -264,6 +266,11 @@ def _store_refuses(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
         yield Fault("store_refuses", "", Level.CRITICAL, f"the store cannot be written: {facts.trouble}")
 
 
+def _topic_records_lost(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
+    if facts.losses:
+        yield Fault("topic_records_lost", "", Level.CRITICAL, f"topics: {'; '.join(facts.losses)}")
+
+
 # -- the table of rules ------------------------------------------------------------------------------------------------
 
 RULES: dict[str, Rule] = {
@@ -309,6 +316,10 @@ RULES: dict[str, Rule] = {
         _clock_jump, 2, "seconds", "WARNING", "the system's clock was set, forward or back, by more than the limit"
     ),
     "store_refuses": Rule(_store_refuses, None, "", "CRITICAL", "the store cannot be written"),
+    "topic_records_lost": Rule(
+        _topic_records_lost, None, "", "CRITICAL",
+        "the log of the topics was opened within the window, and records at its end were lost; a new epoch began",
+    ),
 }  # fmt: skip
 NAMES = (*RULES, STORM)
 

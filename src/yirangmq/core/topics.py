@@ -191,6 +191,10 @@ class Log(Protocol):
     def is_usable(self) -> bool:
         """False after an error: the log accepts no records until it is opened again."""
 
+    @property
+    def loss(self) -> str:
+        """Why opening it began a new epoch: what is lost at its end, and how that is known. "" if the epoch goes on."""
+
     def append(self, records: Sequence[NewRecord]) -> AppendResult:
         """Store all of them or none; they are on disk when this returns. Calls from several threads share one sync."""
 
@@ -208,6 +212,12 @@ class Log(Protocol):
         """Delete the whole segments before this sequence. ``dry_run``: only return the result."""
 
     def close(self) -> None: ...
+
+
+KnownPositions = Callable[[str, int], Mapping[str, int]]
+"""(epoch, since) → the last sequence of that epoch that each durable reader has confirmed, by a text that names the
+reader. A reader whose positions have no epoch reports those that it stored after ``since``, in nanoseconds since 1970:
+the epoch is as old as that."""
 
 
 class Cursor(NamedTuple):

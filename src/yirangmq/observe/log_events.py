@@ -177,6 +177,10 @@ LOG_EVENTS: tuple[LogEvent, ...] = (
     LogEvent("topic_log_repaired", ("warning",), ("note",),
              "what was found and repaired when the log of the topics was opened",
              "`yirangmq log check`; a lost segment is loss of confirmed records: check the disk"),
+    LogEvent("topic_records_lost", ("error",), ("why",),
+             "records at the end of the log of the topics were lost; a new epoch began, and subscribers are refused "
+             "with `wrong_epoch` until they start over",
+             "check the disk, and `topic_durability`; publish again what `why` names, if it exists elsewhere"),
     LogEvent("log_upkeep_failed", ("error",), ("error",),
              "a background job on the segments of the log failed (a spare file, retention); the next job runs",
              "look at the disk"),

@@ -28,6 +28,7 @@ from yirangmq.core.alert_settings import AlertSettings
 from yirangmq.core.errors import QueueError
 from yirangmq.core.events import Event, GroupCommitted, MessagesDied
 from yirangmq.core.ports import Clock, Transaction
+from yirangmq.topics.publisher import Publisher
 from yirangmq.webhooks.webhooks import read_secret
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ MAX_FAULTY_QUEUES = 1000
 MIN_CLOCK_JUMP_MS = 100
 """Smallest change of the wall clock that counts as a jump. Smaller ones are ordinary corrections."""
 MAX_CLOCK_JUMPS = 100
+MAX_LOSSES = 10
+"""Maximum number of losses of topic records that are remembered."""
 
 
 class AlertSources(NamedTuple):
@@ -51,6 +54,7 @@ class AlertSources(NamedTuple):
     """Returns the number of clients refused since the start, by reason."""
     pair: "ServerPairNode | None"
     full_latch: FullStoreLatch | None = None
+    topics: Publisher | None = None
 
 
 class AlertService:
@@ -98,6 +102,9 @@ class AlertFactsCollector:
         self._ahead = clock.ahead_ms()
         self._clock_jumps: deque[tuple[int, int]] = deque(maxlen=MAX_CLOCK_JUMPS)
         self._rules = settings.rules
+        self._losses: deque[tuple[int, str]] = deque(maxlen=MAX_LOSSES)
+        if sources.topics is not None:
+            sources.topics.loss_listeners.append(lambda why: self._losses.append((clock.now_ms(), why)))
         self._rotation = queries.QueueRotation(QUEUES_PER_EVALUATION)
         self._faulty: dict[str, QueueFacts] = {}
         """Queues in which a rule found a fault when they were last read, the least recently read first."""
@@ -127,6 +134,7 @@ class AlertFactsCollector:
             commit=self._commit_mean(now),
             jump=self._largest_clock_jump(now),
             trouble="" if trouble is None else str(trouble),
+            losses=[why for at, why in self._losses if now - at <= self._window],
         )
 
     def _commit_mean(self, now: int) -> float | None:

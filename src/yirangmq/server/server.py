@@ -169,7 +169,13 @@ class Daemon:
         self._pair = self._build_pair(calls) if config.pair_peer else None
         self._day_files = self._build_day_files(calls) if config.day_files_folder else None
         sources = AlertSources(
-            self._committer, clock, self._disk, lambda: self._listeners.refused(), self._pair, self._full_latch
+            self._committer,
+            clock,
+            self._disk,
+            lambda: self._listeners.refused(),
+            self._pair,
+            self._full_latch,
+            self._topics,
         )
         self._alerting = AlertService(config, sources)
         self._alerting.register(calls, operations.event_buffer)

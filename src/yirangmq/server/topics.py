@@ -11,7 +11,8 @@ Loop thread only."""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from yirangmq.config.config import Config
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Clock, Ids, Transaction
 from yirangmq.core.sink_batches import prefix_of
-from yirangmq.core.topics import Cursors, Log, PublisherState, Retention, SubscriberState
+from yirangmq.core.topics import Cursors, KnownPositions, Log, PublisherState, Retention, SubscriberState
 from yirangmq.fsio.atomic_file import make_folder
 from yirangmq.fsio.background import LoopExecutor
 from yirangmq.fsio.errors import os_errors_translated
@@ -52,6 +53,7 @@ def publisher_of(config: Config) -> Publisher | None:
     publisher.state_listeners.append(_log_publisher_state)
     publisher.move_listeners.append(_log_subscriber_state)
     publisher.lag_listeners.append(_log_subscriber_lag)
+    publisher.loss_listeners.append(lambda why: log.error("topic_records_lost", extra=values(why=why)))
     return publisher
 
 
@@ -74,12 +76,13 @@ def settings_of(config: Config) -> TopicSettings:
 def _openers(config: Config) -> LogOpeners:
     folder = Path(config.topics_folder).absolute()
 
-    def open_log() -> Log:
+    def open_log(known: KnownPositions) -> Log:
         from yirangmq.stores.log.log import LogSettings, SegmentLog  # a server without topics does not load it
 
         with os_errors_translated(folder):
             make_folder(folder.parent)
-            opened = SegmentLog(folder, LogSettings(durability="os" if config.topic_durability == "os" else "full"))
+            settings = LogSettings(durability="os" if config.topic_durability == "os" else "full")
+            opened = SegmentLog(folder, settings, known=known)
         for note in opened.notes:
             log.warning("topic_log_repaired", extra=values(note=note))
         return opened
@@ -122,6 +125,7 @@ def _log_subscriber_lag(subscriber: "Subscriber", lag: int) -> None:
 # -- batches of pipelines ----------------------------------------------------------------------------------------------
 
 SWEEP_SECONDS = 3600.0
+MILLISECOND_NS = 1_000_000
 
 
 class ServerBatches:
@@ -140,6 +144,16 @@ class ServerBatches:
         self._parts = (clock, ids)
         self._topics = topics
         self._batches: SinkBatches | None = None
+        if topics is not None:
+            topics.known_positions.append(self._positions)
+
+    def _positions(self, epoch: str, since_ns: int) -> Mapping[str, int]:
+        """Return the topic sequences of batches in the ledger. An entry names no epoch, but the time of its commit."""
+        if not self._committer.read(_has_entries):
+            return {}
+        from yirangmq.broker.sink_batches import positions
+
+        return self._committer.read(partial(positions, since_ms=since_ns // MILLISECOND_NS))
 
     def batches(self) -> "SinkBatches":
         """Return the batches. They are created on first use, or if an earlier server left some."""
@@ -202,8 +216,6 @@ def _log_sweep(count: Any, error: QueueError | None) -> None:
 
 # -- bridges, and the topic of events ----------------------------------------------------------------------------------
 
-MILLISECOND_NS = 1_000_000
-
 
 class ServerBridges:
     """Bridges of a server. Created on the loop's thread; they run from ``start`` to ``stop``.
@@ -227,6 +239,7 @@ class ServerBridges:
             self._bridges = bridges = Bridges(means)
             topics.listeners.append(lambda live: bridges.wake())
             topics.holds.append(lambda epoch, oldest_ns: bridges.floor(epoch, oldest_ns // MILLISECOND_NS))
+            topics.known_positions.append(lambda epoch, since_ns: bridges.positions(epoch))
             if config.events_topic:
                 from yirangmq.admin.bridges import EventTopicPublisher  # loaded only if it is configured
 

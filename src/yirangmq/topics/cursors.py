@@ -92,6 +92,11 @@ def retention_floor(cursors: Sequence[Cursor], epoch: str, oldest_ns: int, conne
     return min(needed, default=None)
 
 
+def positions_of(cursors: Sequence[Cursor], epoch: str) -> dict[str, int]:
+    """Return what each durable subscriber of this epoch has confirmed."""
+    return {f"subscriber {cursor.name}": cursor.sequence for cursor in cursors if cursor.epoch == epoch}
+
+
 # -- start of a subscription -------------------------------------------------------------------------------------------
 
 MAX_PROGRESS_SECONDS = 3600.0
@@ -142,6 +147,11 @@ def start_sequence(log: Log, parameters: SubscriptionParameters) -> int:
             return max(reader.sequence_at(parameters.at), log.first)
         finally:
             reader.close()
+    if parameters.epoch and parameters.at > log.last + 1:
+        raise WrongEpoch(
+            f"sequence {parameters.at} is asked for, and the feed ends at {log.last}: records of this epoch are lost",
+            field="at",
+        )
     if not 1 <= parameters.at <= log.last + 1:
         raise BadInput(f"must be a sequence from 1 to {log.last + 1}, not {parameters.at}", field="at")
     return parameters.at

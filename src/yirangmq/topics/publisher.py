@@ -5,7 +5,7 @@ that was used before is opened at startup. If the log cannot be opened or writte
 publisher is ERROR, and it tries again every 2 s. Loop thread only."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,6 +15,7 @@ from yirangmq.core.errors import BadInput, QueueError, Replaced, StoreError, Sto
 from yirangmq.core.topics import (
     Cursor,
     Cursors,
+    KnownPositions,
     Log,
     NewRecord,
     PublisherState,
@@ -26,7 +27,7 @@ from yirangmq.core.topics import (
     publisher_after,
 )
 from yirangmq.fsio.background import LoopExecutor
-from yirangmq.topics.cursors import SubscriptionParameters, check_epoch, resumed, start_sequence
+from yirangmq.topics.cursors import SubscriptionParameters, check_epoch, positions_of, resumed, start_sequence
 from yirangmq.topics.ports import Loop, TopicSettings
 
 if TYPE_CHECKING:  # the parts are loaded when the log is opened
@@ -52,7 +53,7 @@ StateListener = Callable[[PublisherState | None, PublisherState, str], None]
 class LogOpeners(NamedTuple):
     """Functions that open the log and the cursors. ``is_there`` is true if the log has been used before."""
 
-    log: Callable[[], Log]
+    log: Callable[[KnownPositions], Log]
     cursors: Callable[[], Cursors]
     is_there: Callable[[], bool]
 
@@ -90,6 +91,10 @@ class Publisher:
         """Called once with a subscriber above the lag limit, and with its lag in records."""
         self.holds: list[Hold] = []
         """Retention holds besides the cursors of durable subscribers, for example of bridges."""
+        self.known_positions: list[KnownPositions] = []
+        """Positions of durable readers other than subscribers, such as bridges. They show if the log lost its end."""
+        self.loss_listeners: list[Callable[[str], None]] = []
+        """Called with the reason if opening the log began a new epoch, because records at its end are lost."""
         self._numbers = count(1)
         self._open: TopicDeliveryParts | None = None
         self._refusal: QueueError | None = None
@@ -171,7 +176,10 @@ class Publisher:
         from yirangmq.topics.live import TopicFeed
         from yirangmq.topics.subscribers import SubscriberLifecycle, TopicMaintenance
 
-        log = self._openers.log()
+        log = self._openers.log(self._positions)
+        if log.loss:  # reported now: the next opening finds nothing lost
+            for listener in self.loss_listeners:
+                listener(log.loss)
         try:
             cursor_committer = CursorCommitter(self._openers.cursors(), self.executor)
         except BaseException:
@@ -188,6 +196,14 @@ class Publisher:
         maintenance = TopicMaintenance(feed, lifecycle, cursor_committer, self.executor, self.holds)
         maintenance.lag_listeners = self.lag_listeners
         return TopicDeliveryParts(feed, lifecycle, cursor_committer, maintenance)
+
+    def _positions(self, epoch: str, since_ns: int) -> dict[str, int]:
+        """Return what each durable reader of this epoch has confirmed (``core.topics.KnownPositions``)."""
+        with closing(self._openers.cursors()) as cursors:
+            found = positions_of(cursors.all(), epoch)
+        for known in self.known_positions:
+            found.update(known(epoch, since_ns))
+        return found
 
     def _leave_error_state(self) -> None:
         """Leave the state ERROR."""

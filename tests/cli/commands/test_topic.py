@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import Cli, Result
+from tests.support.segment_log import cut_tail
 from tests.support.server import RunningServer
 from tests.support.topic_server import SMALL
 from tests.support.wait import PATIENCE
@@ -359,6 +360,21 @@ def test_retention_by_cli_topic_trim_drops_records_and_names_late_subscribers(
     would, done = (topic(f"trim --before-time 0s --json {more}").json for more in ("--dry-run", ""))
     assert {**would, "dryRun": False} == {**done, "dryRun": False}
     assert done["first"] == 401
+
+
+def test_cli_topic_publish_on_a_log_that_lost_its_end_begins_a_new_epoch_and_says_so(cli: Cli, tmp_path: Path) -> None:
+    """P-30: also without a server no sequence is assigned again that a durable subscriber has confirmed."""
+    for number in range(3):
+        assert cli(f"topic publish a {number} --log topics").code == 0
+    assert numbers(cli("topic subscribe --name n --from-beginning --idle 0 --json --log topics")) == [1, 2, 3]
+    epoch = cut_tail(tmp_path / "topics")
+    result = cli("topic publish a 9 --json --log topics")
+    assert (result.code, result.json["sequence"]) == (0, 4)
+    assert result.json["epoch"] != epoch
+    assert "at least up to 3, which subscriber n has confirmed" in result.err
+    refused = cli("topic subscribe --name n --idle 0 --log topics")
+    assert refused.code == 5
+    assert epoch in refused.err
 
 
 def test_cli_topic_on_a_log_held_by_a_server_reads_and_refuses_writes(cli: Cli, server: RunningServer) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.faulty_disk import UnwillingDisk, dead_from, full_from, full_once, willing
-from tests.support.segment_log import SMALL, CarelessDisk, fill, new, open_log, segments, sequences
+from tests.support.segment_log import SMALL, CarelessDisk, Killed, MortalDisk, fill, new, open_log, segments, sequences
 from yirangmq.core.errors import QueueError, StoreError, StoreFull, StoreReadOnly
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.fsio.disk import LARGE, Disk
@@ -119,49 +119,6 @@ def test_fault_injection_at_every_disk_call_loses_no_confirmed_record(
         if story.epochs or story.folder.exists():
             story.check()
     assert refused > whole // 3
-
-
-class Killed(BaseException):
-    """Not an error: the process is gone."""
-
-
-class MortalDisk(CarelessDisk):
-    """Dies at one of its calls; of a write, the first part is done."""
-
-    def __init__(self, at: int, share: float) -> None:
-        super().__init__()
-        self._left = at
-        self._share = share
-
-    def _step(self) -> bool:
-        self._left -= 1
-        if self._left < 0:
-            raise Killed
-        return self._left == 0
-
-    def write_at(self, fd: int, data: bytes, offset: int) -> None:
-        if self._step():
-            super().write_at(fd, data[: int(len(data) * self._share)], offset)
-            raise Killed
-        super().write_at(fd, data, offset)
-
-    def rename(self, source: str, target: str) -> None:
-        self._step()
-        super().rename(source, target)
-
-    def unlink(self, path: str) -> None:
-        self._step()
-        super().unlink(path)
-
-    def truncate(self, path: str, size: int) -> None:
-        self._step()
-        super().truncate(path, size)
-
-    def fdatasync(self, fd: int) -> None:
-        self._step()
-
-    def fsync_folder(self, path: str) -> None:
-        self._step()
 
 
 class DyingStory(Story):

@@ -7,12 +7,14 @@ import os
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from yirangmq.cli import arguments, output
 from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands.topic_common import record_line
+from yirangmq.cli.local_topics import cursor_positions
 from yirangmq.cli.output import ProgressBar, Screen
 from yirangmq.cli.table import TableColumn
 from yirangmq.core import validation
@@ -65,7 +67,7 @@ def run_repair(args: argparse.Namespace, screen: Screen) -> int:
         return run_check(args, screen)
     if not has_segments(args.folder):
         raise NotFound(f"there is no log in {args.folder}", field="folder")  # ``SegmentLog`` would create one
-    with SegmentLog(args.folder) as log:
+    with SegmentLog(args.folder, known=cursor_positions(Path(args.folder))) as log:
         done = [*log.notes, *log.mend()]
     view = SegmentView(args.folder)
     return _report(screen, view, _checked(view, screen), done)

@@ -6,6 +6,7 @@ Topics are reached through the server that holds the store. If none runs, their 
 import argparse
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,7 @@ from typing import cast
 from yirangmq.cli import arguments, connection
 from yirangmq.cli.arguments import shorten_instant
 from yirangmq.cli.local_topics import LocalTopics
-from yirangmq.cli.output import Screen
+from yirangmq.cli.output import PROGRAM, Screen
 from yirangmq.cli.table import cut, safe
 from yirangmq.client.sync_client import ClientTopics
 from yirangmq.config.default_store import data_folder
@@ -115,7 +116,11 @@ def open_topics(args: argparse.Namespace) -> Iterator[ClientTopics]:
                 yield client.topics
             return
     with LocalTopics(folder_of(args), args.durability) as topics:
-        yield cast("ClientTopics", topics)  # it has every method of ``ClientTopics`` that the commands use
+        try:
+            yield cast("ClientTopics", topics)  # it has every method of ``ClientTopics`` that the commands use
+        finally:
+            if topics.loss:
+                print(f"{PROGRAM}: {topics.loss}", file=sys.stderr)
 
 
 def address_of(args: argparse.Namespace) -> str:

@@ -20,7 +20,16 @@ from typing import Literal, NamedTuple
 from yirangmq.clock import default_consumer
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, StoreError, Unavailable
-from yirangmq.core.topics import MAX_SEQUENCE, AppendResult, Gap, NewRecord, Retention, TopicState, TrimResult
+from yirangmq.core.topics import (
+    MAX_SEQUENCE,
+    AppendResult,
+    Gap,
+    KnownPositions,
+    NewRecord,
+    Retention,
+    TopicState,
+    TrimResult,
+)
 from yirangmq.fsio.disk import LARGE, Disk
 from yirangmq.fsio.errors import as_store_error, os_errors_translated
 from yirangmq.fsio.permissions import access_in
@@ -295,7 +304,8 @@ class SegmentLog:
     """Topic log open for writing, from construction until ``close``.
 
     It holds the lock of its folder. ``append`` and the read methods may be called from any thread. If ``epoch`` is
-    given, a log of another epoch is refused with ``WrongEpoch``."""
+    given, a log of another epoch is refused with ``WrongEpoch``. ``known`` is called while the log is opened: if a
+    durable reader has confirmed more than the log holds, a new epoch begins."""
 
     def __init__(
         self,
@@ -306,6 +316,7 @@ class SegmentLog:
         disk: Disk | None = None,
         now_ns: Callable[[], int] = time.time_ns,
         new_epoch: Callable[[], bytes] = lambda: os.urandom(16),
+        known: KnownPositions = lambda epoch, since_ns: {},
     ) -> None:
         self.settings = settings.checked()
         self.folder = Path(folder)
@@ -319,12 +330,14 @@ class SegmentLog:
         try:
             with os_errors_translated(self.folder):
                 size = segment_size(settings.segment_bytes, 0)
-                found = LogRecovery(self._segment_files, now_ns, new_epoch).run(size, epoch)
+                found = LogRecovery(self._segment_files, now_ns, new_epoch, known).run(size, epoch)
         except BaseException:
             self._lock.close()
             raise
         self.notes: Sequence[str] = found.notes
         """Messages about faults that were found and repaired while opening."""
+        self.loss = found.loss
+        """Why a new epoch began while opening, or ""."""
         self._segment_set = SegmentSet(
             self._segment_files, found.chain, settings.segment_bytes, now_ns, ahead=settings.ahead
         )

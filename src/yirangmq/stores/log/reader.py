@@ -10,6 +10,7 @@ refreshes its source and retries; the 5th failure in a row is an error."""
 
 import os
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -214,6 +215,15 @@ def state_at(segment: LogSegment, fd: int, sequence: int) -> State:
     return state
 
 
+def state_up_to(segment: LogSegment, fd: int, sequence: int) -> State:
+    """Return the numbers of each topic after the record with that sequence."""
+    if segment.tail.last == sequence:
+        state = state_after(segment, fd)
+        if all(topic.sequence <= sequence for topic in state.values()):  # else records were appended meanwhile
+            return state
+    return state_at(segment, fd, sequence + 1)
+
+
 def sequence_at(segment: LogSegment, fd: int, at_ns: int) -> int | None:
     return scan.sequence_at(fd, segment.summary(fd).marks, at_ns, segment.head.begin, segment.tail.end)
 
@@ -311,10 +321,29 @@ class SegmentReader:
     def topics(self) -> dict[str, TopicState]:
         before = self._read(self._oldest, state_before)
         after = self._read(self._newest, state_after)
+        lost = self._lost_numbers()
         found = {}
         for name, (number, sequence, at_ns, size) in after.items():
             old = before.get(name, NOTHING)
-            found[name] = TopicState(number, sequence, at_ns, number - old.topic_sequence, size - old.size)
+            records = number - old.topic_sequence - lost[name]
+            found[name] = TopicState(number, sequence, at_ns, records, size - old.size)
+        return found
+
+    def _lost_numbers(self) -> Counter[str]:
+        """Count the topic sequences inside gaps, by topic. Reads two segments for each gap."""
+        found: Counter[str] = Counter()
+        for before, after in pairwise(self._source.chain):
+            if after.first == before.tail.last + 1:
+                continue
+            try:
+                with before.opened() as fd:
+                    ended = state_after(before, fd)
+                with after.opened() as fd:
+                    begun = state_before(after, fd)
+            except SegmentGone:  # retired meanwhile, and the gap with it
+                continue
+            for name, topic in begun.items():
+                found[name] += topic.topic_sequence - ended.get(name, NOTHING).topic_sequence
         return found
 
     def sequence_at(self, at_ns: int) -> int:
@@ -333,7 +362,7 @@ class SegmentReader:
             return stop - start - sum(min(gap.last + 1, stop) - max(gap.first, start) for gap in lost)
         edges = [start, *(edge for gap in lost for edge in (gap.first, gap.last + 1)), stop]
         spans = [(low, high) for low, high in list(pairwise(edges))[::2] if low < high]
-        return sum(self._numbers(high, wanted) - self._numbers(low, wanted) for low, high in spans)
+        return sum(self._numbers(high - 1, wanted) - self._numbers(low, wanted, before=True) for low, high in spans)
 
     def places(self, start: int, stop: int | None = None, most: int = 10_000) -> list[LogSplitPoint]:
         """Return at most ``most`` positions at which the range can be split, at about equal distances in bytes."""
@@ -355,14 +384,12 @@ class SegmentReader:
             before += segment.size
         return found
 
-    def _numbers(self, sequence: int, wanted: TopicPredicate) -> int:
-        """Count all records of the wanted topics before this sequence, since the log began."""
-        if sequence > self.last:
-            state = self._read(self._newest, state_after)
-            if all(topic.sequence < sequence for topic in state.values()):
-                return sum(topic.topic_sequence for name, topic in state.items() if wanted(name))
-        where = partial(self._at, sequence) if sequence <= self.last else self._newest  # records were appended
-        state = self._read(where, partial(state_at, sequence=sequence))
+    def _numbers(self, sequence: int, wanted: TopicPredicate, *, before: bool = False) -> int:
+        """Return the sum of the wanted topics' sequences after the record with this sequence, or before it.
+
+        The segment of the record is read: the numbers of another one may be those on the other side of a gap."""
+        work = partial(state_at, sequence=sequence) if before else partial(state_up_to, sequence=sequence)
+        state = self._read(partial(self._at, sequence), work)
         return sum(topic.topic_sequence for name, topic in state.items() if wanted(name))
 
     # -- records --------------------------------------------------------------------------------------------------

@@ -4,15 +4,16 @@ Recovery reads the head and seal of every segment, scans the last one, and overw
 It seals segments that were not sealed yet, salvages damaged ones, and removes spare files. The segments hold all state
 of the log; there is no other file.
 
-The log continues with a new epoch only if an unknown number of records is lost. ``StoreTooNew`` and ``WrongEpoch`` are
-raised before anything is changed."""
+The log continues with a new epoch if records at its end are lost: if nothing shows how many, or if a durable reader has
+confirmed a sequence after the last record. The new epoch begins after every sequence, and with topic sequences after
+every one, that a reader may know. ``StoreTooNew`` and ``WrongEpoch`` are raised before anything is changed."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from yirangmq.core.errors import StoreDamaged, StoreError, StoreTooNew, WrongEpoch
-from yirangmq.core.topics import MAX_SEQUENCE
+from yirangmq.core.topics import MAX_SEQUENCE, KnownPositions
 from yirangmq.stores.log import segment_format as scan
 from yirangmq.stores.log.reader import LogSegment
 from yirangmq.stores.log.salvage import QUARANTINE, SalvageCase, confirmed_runs, group_runs, salvage
@@ -37,24 +38,32 @@ class RecoveredLog(NamedTuple):
     """Result of a recovery.
 
     ``active`` is the file of the last segment of ``chain``, open for writing. ``notes`` are messages about faults found
-    and repaired."""
+    and repaired. ``loss``: why a new epoch began, or ""."""
 
     chain: list[LogSegment]
     active: SpareFile
     notes: list[str]
+    loss: str
 
 
 class LogRecovery:
     """Recovery of a topic log; used once, while the lock of its folder is held."""
 
     def __init__(
-        self, segment_files: SegmentFileOperations, now_ns: Callable[[], int], new_epoch: Callable[[], bytes]
+        self,
+        segment_files: SegmentFileOperations,
+        now_ns: Callable[[], int],
+        new_epoch: Callable[[], bytes],
+        known: KnownPositions,
     ) -> None:
         self._segment_files = segment_files
         self._disk = segment_files.disk
         self._now_ns = now_ns
         self._new_epoch = new_epoch
+        self._known = known
         self._notes: list[str] = []
+        self._loss = ""
+        self._positions: Mapping[str, int] = {}
 
     def run(self, size: int, epoch: str | None) -> RecoveredLog:
         """Recover the log. ``size`` is the size of a new segment in bytes.
@@ -62,19 +71,23 @@ class LogRecovery:
         A log of an epoch other than ``epoch``, if given, is refused before anything is changed."""
         entries = self._entries()
         self._check_epochs(entries, epoch)
+        found = _epoch(entries)
+        if found is not None:
+            self._positions = self._known(found.hex(), _created_ns(entries, found))
         self._clear_spares()
         self._disk.fsync_folder(self._segment_files.folder)  # a killed writer may not have synced its last rename
         if not entries:
             fresh = self._new_epoch()
             segment, active = self._begin(size, SegmentHeadValues(fresh, fresh, 1, self._now_ns()), {})
-            return RecoveredLog([segment], active, self._notes)
+            return RecoveredLog([segment], active, self._notes, "")
         last, active = self._last(entries[-1], entries, size)
+        last, active = self._check_tail(last, active, size)
         chain: list[LogSegment] = []
         new = SegmentEntry(last.first, last.path, last.head)
         for entry, following in zip(entries, [*entries[1:], new], strict=True):
             if entry.first != following.first:
                 chain += self._seal_or_salvage(entry, following, entries)
-        return RecoveredLog([*chain, last], active, self._notes)
+        return RecoveredLog([*chain, last], active, self._notes, self._loss)
 
     # -- files ----------------------------------------------------------------------------------------------------
 
@@ -135,7 +148,9 @@ class LogRecovery:
         try:
             seal = scan.seal_of(fd, entry.head)
             if seal is not None:
-                return self._after_loss(entry.head, seal.last, scan.summary_of(fd, seal).state, size)
+                # There was a segment after a sealed one. How many records it had is not known.
+                state = scan.summary_of(fd, seal).state
+                return self._begin_epoch(entry.head.epoch, seal.last, seal.last + 1, state, size)
             sums = scan.SegmentSums(entry.first, entry.head.begin, scan.state_of(fd, entry.head))
         except StoreDamaged:
             self._disk.close(fd)
@@ -164,12 +179,38 @@ class LogRecovery:
             self._notes.append(f"cut off {len(found)} records after sequence {sums.last} that were never confirmed")
         return False
 
-    def _after_loss(self, head: Head, last: int, state: State, size: int) -> tuple[LogSegment, SpareFile]:
-        """Start a new segment after a sealed one, because the segment after it is missing.
+    def _check_tail(self, last: LogSegment, active: SpareFile, size: int) -> tuple[LogSegment, SpareFile]:
+        """Start a new epoch if a durable reader has confirmed a sequence after the last record.
 
-        The number of lost records is unknown, so the log continues with a new epoch."""
-        self._notes.append(f"the segment after sequence {last} is lost; the feed goes on with a new epoch")
-        return self._begin(size, SegmentHeadValues(self._new_epoch(), head.epoch, last + 1, self._now_ns()), state)
+        Otherwise that sequence would be assigned again in the same epoch, and the reader would take the new record for
+        one that it has."""
+        end = last.tail.last
+        if self._loss or max(self._positions.values(), default=0) <= end:
+            return last, active
+        state = dict(last.own_sums.state)
+        self._segment_files.seal(last, active.fd)  # sealed even if it is empty: the gap after it is part of the log
+        self._disk.close(active.fd)
+        return self._begin_epoch(last.head.epoch, end, end + 1, state, size)
+
+    def _begin_epoch(
+        self, before: bytes, last: int, least: int, state: State, size: int
+    ) -> tuple[LogSegment, SpareFile]:
+        """Start a segment with a new epoch: after ``last``, the last record that can be read, or from ``least`` on.
+
+        Sequences that a reader has confirmed are skipped, in the log and as many in each topic: a subscriber of a
+        protocol without epochs must not take new records for records that it has."""
+        highest = max(self._positions.values(), default=0)
+        first = max(least, highest + 1)
+        reason = f"records after sequence {last} are lost"
+        if highest > last:
+            readers = sorted(name for name, sequence in self._positions.items() if sequence == highest)
+            reason += f", at least up to {highest}, which {readers[0]} has confirmed"
+            state = {
+                name: one._replace(topic_sequence=one.topic_sequence + highest - last) for name, one in state.items()
+            }
+        self._loss = f"{reason}; the feed goes on with a new epoch at sequence {first}"
+        self._notes.append(self._loss)
+        return self._begin(size, SegmentHeadValues(self._new_epoch(), before, first, self._now_ns()), state)
 
     def _after_damage(
         self, entry: SegmentEntry, last: int, entries: list[SegmentEntry], size: int
@@ -190,8 +231,7 @@ class LogRecovery:
         epoch = entry.head.epoch if entry.head else _epoch(entries) or self._new_epoch()
         if rows:
             return self._begin(size, SegmentHeadValues(epoch, epoch, rows[-1].last + 1, self._now_ns()), state)
-        first = max(last, entry.first) + 1  # a file name not in use
-        return self._begin(size, SegmentHeadValues(self._new_epoch(), epoch, first, self._now_ns()), state)
+        return self._begin_epoch(epoch, last, max(last, entry.first) + 1, state, size)  # a file name not in use
 
     def _begin(self, size: int, head_values: SegmentHeadValues, state: State) -> tuple[LogSegment, SpareFile]:
         spare = self._segment_files.new_spare(size)
@@ -260,6 +300,12 @@ class LogRecovery:
             finally:
                 os.close(fd)
         return {}
+
+
+def _created_ns(entries: list[SegmentEntry], epoch: bytes) -> int:
+    """Return when the oldest segment of this epoch was created, in nanoseconds since 1970."""
+    created = [entry.head.created_ns for entry in entries if entry.head is not None and entry.head.epoch == epoch]
+    return min(created, default=0)
 
 
 def _epoch(entries: list[SegmentEntry]) -> bytes | None:
