@@ -4,6 +4,7 @@ gets wrong."""
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,11 @@ import pytest
 from tests.support.loops import LOOPS, run_loop
 from tests.support.topic_server import Live, live
 from tests.support.wait import PATIENCE, soon
+from yirangmq.clock import SystemClock
+from yirangmq.core.access import AccessGrant
 from yirangmq.core.topics import NewRecord
 from yirangmq.protocols import feed as layout
+from yirangmq.protocols.context import Authenticator, RefusedClients
 from yirangmq.protocols.feed import FeedRecoveryComplete, FeedServer, listen_feed_tcp, listen_feed_unix
 from yirangmq.protocols.stream_server import StreamLimits
 
@@ -46,15 +50,22 @@ class PublicSubscriber:
         assert isinstance(answer, layout.FeedSubscribeOk)
         return answer
 
+    async def until_closed(self) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while data := await self._reader.read(1 << 20):
+                self.heard += self._scanner.feed(data)
+
     @property
     def messages(self) -> list[layout.FeedTopicMessage]:
         return [one for one in self.heard if isinstance(one, layout.FeedTopicMessage)]
 
 
 @asynccontextmanager
-async def feeding(folder: Path) -> AsyncIterator[tuple[Live, FeedServer, int]]:
+async def feeding(
+    folder: Path, authenticator: Authenticator | None = None, refused: RefusedClients | None = None
+) -> AsyncIterator[tuple[Live, FeedServer, int]]:
     async with live(folder) as server:
-        door = FeedServer(server.topics, StreamLimits())
+        door = FeedServer(server.topics, StreamLimits(), authenticator or Authenticator(), refused)
         server.topics.after_commit.append(door.flush)
         unix = await listen_feed_unix(door, folder / "feed.sock")
         tcp = await listen_feed_tcp(door, "127.0.0.1", 0)
@@ -235,6 +246,98 @@ def test_feed_connection_of_another_protocol_or_with_a_wrong_frame_is_closed(kin
             one.writer.write(b"GET / HTTP/1.1\r\n" * 8000)
             other.send(layout.FeedTopicMessage(1, 1, 1, 1, b"x"))
             await soon(lambda: door.closed_for == {"nonsense": 1, "frame": 1} and not door.connections)
+
+    run_loop(main(), LOOPS[kind])
+
+
+def test_feed_client_that_follows_nothing_is_disconnected_after_its_timeout(kind: str, tmp_path: Path) -> None:
+    """Over TCP it has the time of a frame to subscribe, over a unix socket the idle time. Subscribers may be silent."""
+
+    async def main() -> None:
+        async with (
+            feeding(tmp_path) as (_, door, port),
+            dialled(tmp_path, port) as remote,
+            dialled(tmp_path) as local,
+            dialled(tmp_path) as halfway,
+            dialled(tmp_path, port) as subscriber,
+            dialled(tmp_path) as maskless,
+        ):
+            await subscriber.subscribe(7)
+            await maskless.subscribe(0)
+            halfway.writer.write(layout.encode(layout.FeedSubscribe(1, 7, 0, "x"))[:-1])
+            await soon(lambda: sum(one["bytesHeld"] for one in door.describe()) == 79)
+            assert len(door.connections) == 5
+            now = asyncio.get_running_loop().time()
+            door.check_timeouts(now + 20)
+            assert door.closed_for == {}
+            door.check_timeouts(now + 31)
+            assert door.closed_for == {"frame": 2}
+            for gone in (remote, halfway):
+                await gone.until_closed()
+            door.check_timeouts(now + 601)
+            assert door.closed_for == {"frame": 2, "idle": 2}
+            for gone in (local, maskless):
+                await gone.until_closed()
+            door.check_timeouts(now + 10**6)
+            assert len(door.connections) == 1
+
+    run_loop(main(), LOOPS[kind])
+
+
+def test_feed_frame_that_is_not_finished_in_time_ends_a_subscription(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with feeding(tmp_path) as (_, door, port), dialled(tmp_path, port) as subscriber:
+            await subscriber.subscribe(7)
+            subscriber.writer.write(layout.encode(layout.FeedRecoveryRequest(1, 7, 0))[:5])
+            await soon(lambda: sum(one["bytesHeld"] for one in door.describe()) == 5)
+            door.check_timeouts(asyncio.get_running_loop().time() + 31)
+            await subscriber.until_closed()
+            assert door.closed_for == {"frame": 1}
+
+    run_loop(main(), LOOPS[kind])
+
+
+def program(address: str, *queues: str, token: str = "") -> AccessGrant:
+    scopes = frozenset({"publish", "consume"})
+    return AccessGrant(token, scopes, queues, name="desk", addresses=(ip_network(address),))
+
+
+def test_feed_client_of_an_address_that_no_program_has_is_refused(kind: str, tmp_path: Path) -> None:
+    """A program that has a token as well cannot show it here. A unix socket is guarded by the mode of its file."""
+
+    async def main() -> None:
+        grants = [program("10.0.0.7", "*"), program("127.0.0.1", "*", token="0123456789abcdef")]
+        refused = RefusedClients(SystemClock(), lambda events: None)
+        async with (
+            feeding(tmp_path, Authenticator(grants), refused) as (_, door, port),
+            dialled(tmp_path, port) as remote,
+            dialled(tmp_path) as local,
+        ):
+            await remote.until_closed()
+            assert remote.heard == [layout.FeedSubscribeOk(1, 0, 0)]
+            assert door.closed_for == {"not_allowed": 1}
+            assert refused.counts == {("feed", "unknown"): 1}
+            assert (await local.subscribe(7)).approved_topics == 7
+            assert len(door.connections) == 1
+
+    run_loop(main(), LOOPS[kind])
+
+
+def test_feed_program_follows_the_topics_that_its_queues_name(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        refused = RefusedClients(SystemClock(), lambda events: None)
+        async with (
+            feeding(tmp_path, Authenticator([program("127.0.0.0/8", "TOPIC?")]), refused) as (server, _, port),
+            dialled(tmp_path, port) as subscriber,
+            dialled(tmp_path, port) as other,
+        ):
+            assert await subscriber.subscribe(7) == layout.FeedSubscribeOk(0, 3, 0)
+            assert await other.subscribe(4) == layout.FeedSubscribeOk(1, 0, 0)
+            await other.until_closed()
+            assert refused.counts == {("feed", "forbidden"): 1}
+            await fill(server, 8)
+            await subscriber.until(lambda: len(subscriber.messages) == 4)
+            assert {one.topic for one in subscriber.messages} == {1, 2}
 
     run_loop(main(), LOOPS[kind])
 

@@ -367,7 +367,10 @@ class Settings:
         OFF, a_path(OFF), "path of a unix socket for subscribers that speak the six frames of docs/feed.md, or `off`"
     )
     feed_tcp: str = setting(
-        OFF, a_text, "`HOST:PORT` for such subscribers, or `off`; they show no token: other machines need `insecure`"
+        OFF,
+        a_text,
+        "`HOST:PORT` for such subscribers, or `off`; they show no token: where `programs` are listed, those known by "
+        "their address alone may connect; other machines need `insecure`",
     )
     stomp: str = setting(
         OFF,

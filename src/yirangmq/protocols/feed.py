@@ -1,8 +1,8 @@
 """Feed protocol: codec of six public frames, topics as bits of a mask, and connections of subscribers.
 
-Subscribers connect over unix sockets and TCP. The protocol has no token, so it listens only where the settings say. The
-frames are little-endian, without length, version or checksum. The first four bytes identify the frame and thereby its
-size; only a topic message has a size field:
+Subscribers connect over unix sockets and TCP. The protocol has no token, so it listens only where the settings say, and
+over TCP programs are identified by their address alone. The frames are little-endian, without length, version or
+checksum. The first four bytes identify the frame and thereby its size; only a topic message has a size field:
 
     TOPI  32+n  0 magic  4 topic  8 global_seq  12 topic_seq  16 timestamp (u64, ns)  24 data_size  28 payload  +4 zeros
     SUBS  80    0 magic  4 client_id  8 topic_mask  12 last_seq  16 client_name[64]
@@ -22,9 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from yirangmq.core.errors import QueueError, Retired, StoreDamaged, TooLarge
+from yirangmq.core.access import FOLLOW, AccessGrant
+from yirangmq.core.errors import NotAllowed, QueueError, Retired, StoreDamaged, TooLarge, UnknownClient
 from yirangmq.core.topic_filter import Filter, masked
 from yirangmq.core.topics import SubscriberState
+from yirangmq.protocols.context import Authenticator, RefusedClients
 from yirangmq.protocols.listen import peer_process, prepare_tcp, tcp_server, unix_server
 from yirangmq.protocols.stream_sender import SendBuffer
 from yirangmq.protocols.stream_server import StreamLimits
@@ -281,6 +283,8 @@ class FeedServer:
 
     topics: Publisher
     limits: StreamLimits
+    authenticator: Authenticator = field(default_factory=Authenticator)
+    refused_clients: RefusedClients | None = None
     connections: set["FeedConnection"] = field(default_factory=set)
     dirty: set["FeedConnection"] = field(default_factory=set)
     is_flush_scheduled: bool = False
@@ -294,6 +298,16 @@ class FeedServer:
 
     def count(self, reason: str) -> None:
         self.closed_for[reason] = self.closed_for.get(reason, 0) + 1
+
+    def refuse(self, peer: str, error: QueueError, program: str = "") -> None:
+        """Count a client that has no right to connect, or to follow what it asks for."""
+        if self.refused_clients is not None:
+            self.refused_clients.add("feed", peer, error, program)
+
+    def check_timeouts(self, now: float) -> None:
+        """Disconnect clients that follow nothing and are silent for too long. Called about once per second."""
+        for connection in list(self.connections):
+            connection.check(now)
 
     def describe(self) -> list[dict[str, Any]]:
         return [connection.describe() for connection in self.connections]
@@ -310,6 +324,10 @@ class FeedConnection(asyncio.Protocol):
         self._subscriber: Subscriber | None = None
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
+        self._grant: AccessGrant | None = None
+        self._follows_any = False
+        self._since = self._received_at = self._loop.time()
+        self._frame_started_at = 0.0
         self.peer = "unix"
         self.send = self._sender.send
         self.deferred = self._sender.deferred
@@ -327,17 +345,30 @@ class FeedConnection(asyncio.Protocol):
         self.peer = peer_process(transport) if self._trusted else prepare_tcp(transport)
         self._server.accepted += 1
         self._server.connections.add(self)
+        if not self._trusted and not self._server.authenticator.is_open:
+            self._grant = self._server.authenticator.find("", self.peer)
+            if self._grant is None:
+                error = UnknownClient("no program has this address alone", field="programs")
+                self._server.refuse(self.peer, error)
+                self.fail(error)
 
     def data_received(self, data: bytes) -> None:
-        if self not in self._server.connections:
+        if self not in self._server.connections or (self._transport is not None and self._transport.is_closing()):
             return
+        self._received_at = self._loop.time()
+        is_continued = bool(self._decoder.held)
         try:
             for message in self._decoder.feed(data):
+                is_continued = False
                 self._handle(message)
         except TooLarge:  # subscribers send no topic messages, so the maximum payload is 0
             self.cut("frame")
         if self._decoder.skipped > MAX_SKIPPED_BYTES:
             self.cut("nonsense")
+        if not self._decoder.held:
+            self._frame_started_at = 0.0
+        elif not is_continued:
+            self._frame_started_at = self._received_at
 
     def connection_lost(self, error: Exception | None) -> None:
         self._server.connections.discard(self)
@@ -365,10 +396,13 @@ class FeedConnection(asyncio.Protocol):
         topics = self._server.topics
         if self._subscriber is not None:
             return  # already subscribed
-        dialect = FeedDialect(topics.settings.masked, message.topic_mask)
+        requested = FeedDialect(topics.settings.masked, message.topic_mask)
+        dialect = FeedDialect(requested.topics, self._allowed(requested))
         wanted = Filter(masked(dialect.approved, dialect.topics), (), f"mask={dialect.approved}")
         self.peer = f"{self.peer} {message.client_id} {message.name}".rstrip()
         try:
+            if requested.approved and not dialect.approved:
+                raise NotAllowed("this program may follow none of these topics", field="programs")
             last = topics.ensure_open().feed.log.last
             if last >= MAX_SEQUENCE:
                 raise TooLarge("sequences have no room in this layout any more", field="sequence")
@@ -376,8 +410,20 @@ class FeedConnection(asyncio.Protocol):
             topics.subscribe(
                 self._subscriber, SubscriptionParameters(wanted, progress_seconds=0.0), 0, self._on_subscribed
             )
+            self._follows_any = dialect.approved != 0
+        except NotAllowed as error:
+            self._server.refuse(self.peer, error, "" if self._grant is None else self._grant.name)
+            self.fail(error)
         except QueueError as error:
             self.fail(error)
+
+    def _allowed(self, requested: FeedDialect) -> int:
+        """Return the bits of the requested topics that the program may follow."""
+        grant, mask = self._grant, requested.mask
+        if grant is None:
+            return mask
+        topics = enumerate(requested.topics)
+        return sum(1 << bit for bit, topic in topics if mask >> bit & 1 and grant.allows(FOLLOW, topic))
 
     def _on_subscribed(self, error: QueueError | None) -> None:
         if error is not None:
@@ -439,6 +485,18 @@ class FeedConnection(asyncio.Protocol):
 
     def flush(self) -> None:
         self._sender.flush()
+
+    def check(self, now: float) -> None:
+        """Disconnect the client if a frame, or its silence while it follows nothing, exceeds its timeout.
+
+        Like a client that has shown no token, a TCP client that has not subscribed has the time of one frame."""
+        limits = self._server.limits
+        is_new = self._subscriber is None and not self._trusted
+        started_at = self._since if is_new else self._frame_started_at
+        if started_at and now - started_at > limits.frame_seconds:
+            self.cut("frame")
+        elif not self._follows_any and now - self._received_at > limits.idle_seconds:
+            self.cut("idle")
 
     def describe(self) -> dict[str, Any]:
         state = "" if self._subscriber is None else str(self._subscriber.state)

@@ -8,6 +8,7 @@ import contextlib
 from pathlib import Path
 
 from yirangmq.config.config import Config
+from yirangmq.protocols.context import ServerContext
 from yirangmq.protocols.feed import FeedServer, listen_feed_tcp, listen_feed_unix
 from yirangmq.protocols.listen import format_address, remove_stale_socket, sockets_of
 from yirangmq.protocols.stream_server import StreamLimits
@@ -17,11 +18,11 @@ from yirangmq.topics.publisher import Publisher
 class FeedListener:
     """Listener of the feed protocol, from ``listen`` to ``close``. ``abort`` closes the connections that remain."""
 
-    def __init__(self, config: Config, topics: Publisher, limits: StreamLimits) -> None:
+    def __init__(self, config: Config, context: ServerContext, topics: Publisher, limits: StreamLimits) -> None:
         self._config = config
         self._path = Path(config.feed_path).absolute() if config.feed_path else None
         self._servers: list[asyncio.AbstractServer] = []
-        self.protocol_server = FeedServer(topics, limits)
+        self.protocol_server = FeedServer(topics, limits, context.authenticator, context.refused_clients)
         topics.after_commit.append(self.protocol_server.flush)
 
     async def listen(self) -> list[str]:

@@ -147,8 +147,9 @@ class ServerListeners:
         """Check the timeouts of all connections. Called once a second."""
         for protocol_server in self._stream_servers:
             protocol_server.check_timeouts(now)
-        if self._http is not None:
-            self._http.protocol_server.check_timeouts(now)
+        for other in (self._http, self._feed):
+            if other is not None:
+                other.protocol_server.check_timeouts(now)
 
     def redirect(self, why: QueueError) -> None:
         """Redirect waiting clients: another node is active now."""
@@ -201,7 +202,7 @@ def _feed(config: Config, context: ServerContext) -> "FeedListener | None":
         return None
     from yirangmq.server.feed_listener import FeedListener  # a server without it does not load it
 
-    return FeedListener(config, context.topics, _limits(config))
+    return FeedListener(config, context, context.topics, _limits(config))
 
 
 def _stomp(
