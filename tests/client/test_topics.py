@@ -195,6 +195,10 @@ def test_filter_of_a_topic_subscription_works_by_names_patterns_and_mask(topics:
     ("given", "field"),
     [
         ({"topics": "["}, "topics"),
+        ({"topics": None}, "topics"),
+        ({"topics": 7}, "topics"),
+        ({"topics": b"trades"}, "topics"),
+        ({"topics": ["trades", None]}, "topics"),
         ({"mask": -1}, "mask"),
         ({"name": ""}, None),
         ({"name": "a/b"}, "name"),
@@ -217,6 +221,11 @@ def test_topic_subscription_options_that_are_invalid_are_refused_by_name(
     with pytest.raises(BadInput) as caught:
         topics.subscribe(**given)
     assert caught.value.field == field
+
+
+def test_topic_read_of_no_topics_at_all_is_refused_by_name(topics: Any) -> None:
+    with pytest.raises(BadInput, match="topics: must be a name or a pattern, or a list of them, not NoneType"):
+        topics.read(None)
 
 
 def test_topic_subscription_at_a_sequence_beyond_the_log_is_refused(topics: Any) -> None:

@@ -14,11 +14,12 @@ from tests.support.topic_server import Live, live
 from tests.support.wait import PATIENCE, soon
 from yirangmq.clock import SystemClock
 from yirangmq.core.access import AccessGrant
-from yirangmq.core.topics import NewRecord
+from yirangmq.core.topics import Gap, NewRecord
 from yirangmq.protocols import feed as layout
 from yirangmq.protocols.context import Authenticator, RefusedClients
 from yirangmq.protocols.feed import FeedRecoveryComplete, FeedServer, listen_feed_tcp, listen_feed_unix
 from yirangmq.protocols.stream_server import StreamLimits
+from yirangmq.stores.log.log import SegmentLog
 
 NAMES = {1: "TOPIC1", 2: "TOPIC2", 4: "MISC"}
 pytestmark = pytest.mark.parametrize("kind", LOOPS)
@@ -246,6 +247,40 @@ def test_feed_connection_of_another_protocol_or_with_a_wrong_frame_is_closed(kin
             one.writer.write(b"GET / HTTP/1.1\r\n" * 8000)
             other.send(layout.FeedTopicMessage(1, 1, 1, 1, b"x"))
             await soon(lambda: door.closed_for == {"nonsense": 1, "frame": 1} and not door.connections)
+
+    run_loop(main(), LOOPS[kind])
+
+
+def damage(log: SegmentLog, sequence: int) -> None:
+    [piece] = log.reader().pieces(sequence, sequence + 1)
+    with Path(log.chain[0].path).open("r+b") as file:
+        file.seek(piece.offset + piece.length - 1)
+        file.write(b"?")
+
+
+def test_feed_recovery_over_a_gap_counts_what_it_sends_and_shows_the_gap_in_the_topic_sequences(
+    kind: str, tmp_path: Path
+) -> None:
+    """P-17: the layout has no word for a gap. Between RECS and RECC a topic sequence that is skipped is lost."""
+
+    async def main() -> None:
+        async with feeding(tmp_path) as (server, _, _), dialled(tmp_path) as subscriber:
+            await fill(server, 2000, 200)
+            log = server.topics.ensure_open().feed.log
+            assert isinstance(log, SegmentLog)
+            damage(log, 10)
+            await asyncio.to_thread(log.mend)
+            assert log.gaps() == [Gap(10, 10)]
+            await subscriber.subscribe(3)
+            subscriber.send(layout.FeedRecoveryRequest(1, 3, 4))
+            await subscriber.until(lambda: isinstance(subscriber.heard[-1], FeedRecoveryComplete))
+            response, *sent, complete = subscriber.heard[1:]
+            wanted = [n for n in range(5, 2001) if n % 4 in (1, 2) and n != 10]
+            assert response == layout.FeedRecoveryResponse(0, 5, 2000, len(wanted))
+            assert isinstance(complete, FeedRecoveryComplete)
+            assert complete.total_sent == len(sent) == len(wanted)
+            numbers = [one.topic_seq for one in subscriber.messages if one.topic == 2]
+            assert numbers == [n for n in range(2, 501) if n != 3]
 
     run_loop(main(), LOOPS[kind])
 

@@ -17,7 +17,7 @@ from yirangmq.client.topics import TopicPage, each_new
 from yirangmq.client.values import Receipt, TopicRecord
 from yirangmq.clock import default_consumer
 from yirangmq.core.errors import BadInput, NotFound, StoreBusy, WrongEpoch
-from yirangmq.core.topic_filter import Filter, make_filter
+from yirangmq.core.topic_filter import Filter, listed, make_filter
 from yirangmq.core.topics import Cursor, Cursors, KnownPositions, TopicState, check_subscriber, check_topic
 from yirangmq.format.topic_record import cursor_document, instant
 from yirangmq.fsio.atomic_file import make_folder
@@ -284,7 +284,7 @@ class LocalTopics:
         reader = view.reader()
         if sequence is None:
             sequence = view.first if time is None else max(reader.sequence_at(_nanoseconds(time)), view.first)
-        found = read_page(reader, make_filter(_listed(topics)), sequence, PageLimits(limit, BYTES_PER_PAGE))
+        found = read_page(reader, make_filter(listed(topics)), sequence, PageLimits(limit, BYTES_PER_PAGE))
         records = [TopicRecord(*one) for one in found.records]
         return TopicPage(view.epoch, view.first, view.last, found.last + 1, records)
 
@@ -314,7 +314,7 @@ class LocalTopics:
             sequence = view.first if start == "beginning" else view.last + 1
         if sequence > view.last + 1:
             raise BadInput(f"is {sequence}, and the last one there is {view.last}", field="sequence")
-        filter = make_filter(_listed(topics))
+        filter = make_filter(listed(topics))
         cursor_store = self._cursor_store(name, cursor_file, view.epoch, filter.text)
         return start_subscription(view, filter, sequence, cursor_store, resume=resume)
 
@@ -339,10 +339,6 @@ def _row(topic: str, state: TopicState) -> dict[str, Any]:
         "bytes": state.size,
         "publishedPerSec": None,
     }
-
-
-def _listed(topics: str | Sequence[str]) -> list[str]:
-    return [topics] if isinstance(topics, str) else [*topics]
 
 
 def _nanoseconds(moment: datetime) -> int:

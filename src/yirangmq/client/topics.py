@@ -17,7 +17,7 @@ from yirangmq.client.topic_subscription import NO_TIMEOUT_SECONDS, AsyncTopicSub
 from yirangmq.client.values import Event, Receipt, TopicRecord, new_topic_record
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound
-from yirangmq.core.topic_filter import make_filter
+from yirangmq.core.topic_filter import listed, make_filter
 from yirangmq.core.topics import MAX_SEQUENCE, NO_HEADERS, NewRecord, Start, check_subscriber, check_topic
 from yirangmq.format.json_codec import dumps
 from yirangmq.wire import messages
@@ -182,10 +182,10 @@ class AsyncTopics:
         position = file.read() if file is not None and resume else None
         if position is not None:
             where, epoch = (Start.SEQUENCE, position.sequence + 1), position.epoch
-        wanted = (topics,) if isinstance(topics, str) else tuple(topics)
+        wanted = listed(topics)
         make_filter(wanted, mask)
         options = TopicOptions(
-            wanted,
+            tuple(wanted),
             mask,
             check_subscriber(name) if name else "",
             *where,
@@ -235,7 +235,7 @@ class AsyncTopics:
     ) -> TopicPage:
         """Read records of a range without a subscription: from a sequence, from a time, or from the first retained
         record."""
-        wanted = [topics] if isinstance(topics, str) else [*topics]
+        wanted = listed(topics)
         make_filter(wanted)
         given: dict[str, Any] = {"topics": wanted, "limit": limit}
         if sequence is not None:

@@ -4,7 +4,7 @@ In a pattern ``*`` is any characters, ``?`` is one, ``+`` is one level: at least
 a match grows with the length of the name alone, for every pattern."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -50,6 +50,20 @@ def masked(mask: int, topics: Sequence[str]) -> frozenset[str]:
     """Return the topics with a bit set in ``mask``; the bit of the first topic is 1, of the second 2, of the third
     4."""
     return frozenset(topic for place, topic in enumerate(topics) if mask & (1 << place))
+
+
+def listed(given: object) -> list[str]:
+    """Return the names and patterns that a program gave as one string or several; ``make_filter`` checks each.
+
+    ``BadInput`` for anything else. None is refused: it is more often a missing value than a wish for all topics."""
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, Iterable) and not isinstance(given, bytes | bytearray | memoryview | Mapping):
+        return [*given]
+    raise BadInput(
+        f"must be a name or a pattern, or a list of them, not {type(given).__name__}; leave it out for all topics",
+        field="topics",
+    )
 
 
 def make_filter(wanted: Sequence[object] = (), mask: object = 0, topics: Sequence[str] = ()) -> Filter:

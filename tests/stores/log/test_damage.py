@@ -212,6 +212,42 @@ def test_quarantine_keeps_a_damaged_segment_with_its_reason_and_the_gap_has_both
         assert log.gaps() == [Gap(first, first)]
 
 
+@pytest.mark.parametrize("place", [0, 5, -1])
+@pytest.mark.parametrize("is_repaired_at_open", [False, True])
+def test_gap_is_not_counted_among_the_records_of_any_topic(
+    tmp_path: Path, place: int, is_repaired_at_open: bool
+) -> None:
+    """The first, another or the last record of a segment is damaged. RECS of the public layout announces this count."""
+    with open_log(tmp_path / "log") as log:
+        for n in range(300):
+            log.append(new(1, ("trades", "quotes", "rare" if n % 31 == 0 else "news")[n % 3], 60, n))
+        segment = log.chain[1]
+        damaged = segment.first + place if place >= 0 else segment.tail.last
+        [piece] = log.reader().pieces(damaged, damaged + 1)
+        if not is_repaired_at_open:
+            overwrite(Path(segment.path), piece.offset + piece.length - 1, b"?")
+            log.mend()
+    if is_repaired_at_open:
+        overwrite(Path(segment.path), piece.offset + piece.length - 1, b"?")
+        with Path(segment.path).open("r+b") as file:
+            file.truncate(Path(segment.path).stat().st_size - 1)  # its seal is damaged too
+    with open_log(tmp_path / "log") as log:
+        assert log.gaps() == [Gap(damaged, damaged)]
+        reader = log.reader()
+        for topic in ("trades", "quotes", "rare", "news"):
+            only = topic.__eq__
+            for start, stop in (
+                (1, 301),
+                (1, damaged),
+                (damaged, 301),
+                (damaged + 1, 301),
+                (segment.first, damaged + 9),
+            ):
+                assert reader.count(start, stop, only) == len(list(reader.records(start, stop, only)))
+            if topic in log.topics():
+                assert log.topics()[topic].records == len(list(reader.records(1, None, only)))
+
+
 def test_segment_without_a_head_is_rebuilt_from_its_records_and_quarantined(tmp_path: Path, long: Made) -> None:
     folder = long.copy(tmp_path / "log")
     overwrite(segments(folder)[1], 0, bytes(HEAD_SIZE))

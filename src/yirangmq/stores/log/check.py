@@ -6,6 +6,7 @@ wrong index, or salvages the sound records into new segments."""
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -124,8 +125,10 @@ def _other_files(folder: str) -> Iterator[Finding]:
 # -- repair ------------------------------------------------------------------------------------------------------------
 
 
-def repair_segment(segment_files: SegmentFileOperations, segment: LogSegment, now_ns: int) -> list[LogSegment] | None:
-    """Return the segments that replace it, or None if it is undamaged."""
+def repair_segment(
+    segment_files: SegmentFileOperations, segment: LogSegment, following: LogSegment, now_ns: int
+) -> list[LogSegment] | None:
+    """Return the segments that replace it, or None if it is undamaged. ``following`` is the segment after it."""
     try:
         with segment.opened() as fd:
             state = scan.state_of(fd, segment.head)
@@ -139,7 +142,11 @@ def repair_segment(segment_files: SegmentFileOperations, segment: LogSegment, no
     if is_whole:
         return [_sealed_again(segment_files, segment, sums)]
     head = segment.head
-    case = SalvageCase(segment.path, head.first, segment.tail.last, head.epoch, head.before, state, reason)
+    after: scan.State = {}
+    if following.first == segment.tail.last + 1:
+        with suppress(StoreDamaged, SegmentGone), following.opened() as fd:
+            after = scan.state_of(fd, following.head)
+    case = SalvageCase(segment.path, head.first, segment.tail.last, head.epoch, head.before, state, reason, after)
     return salvage(segment_files, case, now_ns)
 
 

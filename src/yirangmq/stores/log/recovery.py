@@ -272,7 +272,9 @@ class LogRecovery:
         after = following.head.before if following.head else None
         epoch = entry.head.epoch if entry.head else after or before or _epoch(entries) or self._new_epoch()
         state = self._state_before(entry, entries)
-        case = SalvageCase(entry.path, entry.first, following.first - 1, epoch, before or epoch, state, reason)
+        case = SalvageCase(
+            entry.path, entry.first, following.first - 1, epoch, before or epoch, state, reason, _state_of(following)
+        )
         salvaged = salvage(self._segment_files, case, self._now_ns())
         kept = sum(segment.tail.last - segment.first + 1 for segment in salvaged)
         self._notes.append(
@@ -300,6 +302,19 @@ class LogRecovery:
             finally:
                 os.close(fd)
         return {}
+
+
+def _state_of(entry: SegmentEntry) -> State:
+    """Return the topic numbers before a segment; {} if they cannot be read."""
+    if entry.head is None:
+        return {}
+    fd = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return scan.state_of(fd, entry.head)
+    except StoreDamaged:
+        return {}
+    finally:
+        os.close(fd)
 
 
 def _created_ns(entries: list[SegmentEntry], epoch: bytes) -> int:

@@ -12,7 +12,7 @@ from yirangmq.core.errors import StoreDamaged
 from yirangmq.stores.log import segment_format as scan
 from yirangmq.stores.log.reader import LogSegment
 from yirangmq.stores.log.segment_files import SegmentFileOperations, SegmentHeadValues, SpareFile
-from yirangmq.stores.log.segment_format import HEAD_SIZE, State, file_name
+from yirangmq.stores.log.segment_format import HEAD_SIZE, State, TopicNumbers, file_name
 from yirangmq.wire.records import SYNCED, RecordHead, topic_at
 
 QUARANTINE = "quarantine"
@@ -23,7 +23,7 @@ class SalvageCase(NamedTuple):
     """Damaged segment to salvage.
 
     ``low`` and ``high`` bound the sequences it can hold. ``epoch`` is its epoch, ``before`` that of the segment before.
-    ``state`` holds the topic numbers before ``low``."""
+    ``state`` holds the topic numbers before ``low``, ``after`` those after ``high`` if the next segment can be read."""
 
     path: str
     low: int
@@ -32,6 +32,7 @@ class SalvageCase(NamedTuple):
     before: bytes
     state: State
     reason: str
+    after: State
 
 
 class RecordRun(NamedTuple):
@@ -84,10 +85,31 @@ def salvage(segment_files: SegmentFileOperations, case: SalvageCase, now_ns: int
         for row in rows:
             first = row.first if row.found else case.low
             head_values = SegmentHeadValues(case.epoch, case.before if not rebuilt else case.epoch, first, now_ns)
+            is_followed = bool(row.found) and row.last == case.high
+            _skip_lost(state, row, fd, case.after if is_followed else {})
             rebuilt.append(_rebuilt(segment_files, head_values, row, fd, state))
         return _placed(segment_files, rebuilt)
     finally:
         os.close(fd)
+
+
+def _skip_lost(state: State, row: RecordRun, fd: int, after: State) -> None:
+    """Advance the topic numbers before a run past the records that are lost, so that they are outside the segment.
+
+    The first record of each topic in the run says how many are lost. For the topics without one, the numbers ``after``
+    the run do, if no gap follows it."""
+    found: dict[str, int] = {}
+    for one in row.found:
+        name = _topic(os.pread(fd, one.head.size, one.offset), one.head)
+        found.setdefault(name, one.head.topic_sequence - 1)
+    for name, known in after.items():
+        found.setdefault(name, known.topic_sequence)
+    for name, number in found.items():
+        before = state.get(name)
+        if before is not None:
+            state[name] = before._replace(topic_sequence=max(number, before.topic_sequence))
+        elif number:
+            state[name] = TopicNumbers(number, 0, 0, 0)
 
 
 def _rebuilt(

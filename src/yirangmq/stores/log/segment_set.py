@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 
 from yirangmq.core.errors import Unavailable
 from yirangmq.core.topics import TrimResult
@@ -214,8 +215,8 @@ class SegmentSet:
         done: list[str] = []
         self._maintenance.wait_idle()
         with self._maintenance_lock:
-            for segment in self.chain[:-1]:
-                repaired = repair_segment(self._segment_files, segment, self._now_ns())
+            for segment, following in pairwise(self.chain):
+                repaired = repair_segment(self._segment_files, segment, following, self._now_ns())
                 if repaired is not None:
                     self._replace(segment, repaired)
                     done.append(f"{segment.path} was damaged; what was sound is kept, the file is in {QUARANTINE}")
