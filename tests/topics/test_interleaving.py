@@ -118,6 +118,20 @@ class FeedMachine(RuleBasedStateMachine):
             assert one.client.pipe.error is None
             self.check(one, whole=False)
 
+    @invariant()
+    def lag_counts_the_records_that_are_wanted_and_not_sent(self) -> None:
+        if not hasattr(self, "stage"):
+            return
+        parts = self.stage.publisher.ensure_open()
+        last = parts.feed.log.last
+        for one in self.expected:
+            subscriber, run = one.client.subscriber, one.client.subscriber.run
+            backlog = subscriber.backlog
+            if backlog is None or backlog.owed is not None or (run is not None and run.announced is not None):
+                unsent = range(subscriber.reached + 1, last + 1)
+                wanted = sum(one.filter.wants(self.published[n - 1]) for n in unsent)
+                assert parts.lifecycle.lag_of(subscriber) == wanted
+
     def check(self, one: Expected, *, whole: bool) -> None:
         def wanted(first: int, last: int) -> list[int]:
             return [n for n in range(first, last + 1) if one.filter.wants(self.published[n - 1])]

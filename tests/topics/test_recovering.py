@@ -80,6 +80,50 @@ def test_lag_moves_a_subscriber_to_catchup_from_the_log_and_back_to_live(stage: 
     assert [state for _, state in stage.trace] == ["online", "recovery_needed", "recovering", "catching_up", "online"]
 
 
+def test_lag_of_a_subscriber_with_a_filter_counts_only_records_that_match_it(make_stage: MakePublisherHarness) -> None:
+    stage = make_stage(small(workers=1, lag_limit=20))
+    alarms: list[int] = []
+    stage.publisher.lag_listeners.append(lambda one, lag: alarms.append(lag))
+    lag_of = stage.publisher.ensure_open().lifecycle.lag_of
+    client = stage.client(capacity=100)
+    client.follow(make_filter(["b"]), Start.NEW)
+    stage.fill(30, topic="b")
+    [lagging] = [n for n, (_, state) in enumerate(stage.trace) if state == "recovery_needed"]
+    assert lagging
+    unsent = lag_of(client.subscriber)
+    assert unsent == 30 - client.subscriber.sent
+    stage.fill(500, topic="a")
+    stage.turning.advance(1)
+    assert (lag_of(client.subscriber), alarms) == (unsent, [])
+    stage.fill(21, topic="b")
+    stage.turning.advance(1)
+    assert alarms == [lag_of(client.subscriber)] == [unsent + 21]
+    stage.settle(client)
+    assert (len(client.records), lag_of(client.subscriber)) == (51, 0)
+
+
+def test_lag_of_a_subscriber_with_a_filter_that_asks_for_a_recovery_counts_what_it_is_to_be_sent(
+    stage: PublisherHarness,
+) -> None:
+    """The worker counts it when the recovery begins."""
+    stage.fill(100, topic="a")
+    stage.fill(10, topic="b")
+    lag_of = stage.publisher.ensure_open().lifecycle.lag_of
+    client = stage.client(capacity=100)
+    client.follow(make_filter(["b"]), Start.NEW)
+    stage.publisher.recover(client.subscriber, 0, "", 7)
+    assert lag_of(client.subscriber) == 0
+    stage.fill(5, topic="b")
+    assert lag_of(client.subscriber) == 5
+    assert client.subscriber.run is not None
+    while client.subscriber.run.announced is None:
+        stage.work()
+        client.read(100)
+    assert lag_of(client.subscriber) == 15 - client.subscriber.run.sent
+    stage.settle(client)
+    assert (len(client.records), lag_of(client.subscriber)) == (15, 0)
+
+
 def test_catchup_of_a_stalled_subscriber_delays_no_other_even_with_one_worker(make_stage: MakePublisherHarness) -> None:
     stage = make_stage(small(workers=1))
     stage.fill(200)

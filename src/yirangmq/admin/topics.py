@@ -268,7 +268,7 @@ class TopicMethods:
             return []
         parts = self._topics.ensure_open()
         log = parts.feed.log
-        rows = [_subscriber_row(one, log.last) for one in parts.lifecycle.subscribers.values()]
+        rows = [_subscriber_row(one, parts.lifecycle.lag_of(one)) for one in parts.lifecycle.subscribers.values()]
         connected = {one.name for one in parts.lifecycle.subscribers.values() if one.name}
         disconnected = [cursor for cursor in parts.cursor_committer.all() if cursor.name not in connected]
         return rows + [
@@ -311,7 +311,7 @@ def _subscriber_name(subscriber: "Subscriber") -> str:
     return subscriber.name or str(subscriber.number)
 
 
-def _subscriber_row(subscriber: "Subscriber", last: int) -> dict[str, Any]:
+def _subscriber_row(subscriber: "Subscriber", lag: int) -> dict[str, Any]:
     sequence = subscriber.reached
     sent = subscriber.total + (subscriber.run.sent if subscriber.run is not None else 0)
     return {
@@ -321,7 +321,7 @@ def _subscriber_row(subscriber: "Subscriber", last: int) -> dict[str, Any]:
         "filter": subscriber.filter.text,
         "sequence": sequence,
         "confirmed": subscriber.confirmed if subscriber.name else None,
-        "lag": max(0, last - sequence),
+        "lag": lag,
         "sent": sent,
         "recoveries": subscriber.recoveries,
         "peer": subscriber.connection.peer,

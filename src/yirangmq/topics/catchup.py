@@ -79,6 +79,8 @@ class Catchup:
         self.output = output
         self.cursor = task.after
         self.sent = 0
+        self.announced: int | None = None
+        """Number of records up to the target, once they are counted."""
         self.taken = 0
         """Bytes that the client's socket accepted."""
         self.error: QueueError | None = None
@@ -199,6 +201,7 @@ class Catchup:
         self._is_announced = True
         start, stop = task.after + 1, task.target + 1
         count = self._reader.count(start, stop, self._wanted) if task.is_counted or self._wanted is None else None
+        self.announced = count
         gaps = [gap for gap in self._reader.gaps() if gap.last >= start and gap.first < stop]
         about = Recovering(start, task.target, count, gaps)
         self._unsent = memoryview(b"".join(task.dialect.recovering(one, about) for one in task.requests or UNASKED))

@@ -62,6 +62,8 @@ class Subscriber:
     waiting_requests: dict[int, int] = field(default_factory=dict)
     """Recovery requests that wait for the end of a running recovery: request number → the sequence after which it asks,
     or ``FROM_FIRST``."""
+    backlog: "Backlog | None" = None
+    """Records that it has not been sent yet, while it is behind with a filter."""
     progress_sent_at: float = 0.0
     """Time of the latest progress message, in monotonic seconds."""
     progress_seconds: float = 1.0
@@ -134,6 +136,10 @@ class FanOutEncoder:
         """Drop the cache of a filter that no subscriber uses any more."""
         self._known.pop(filter, None)
 
+    def matches(self, live: LiveCommit, filter: Filter) -> int:
+        """Return the number of matching records of a commit, without encoding them."""
+        return len(self._wanted(filter, live.topics))
+
     def release_commit(self) -> None:
         """Release the memory of the latest commit."""
         self._live = None
@@ -157,6 +163,31 @@ class FanOutEncoder:
         for topic in set(topics) - known.keys():
             known[topic] = filter.wants(topic)
         return [n for n, topic in enumerate(topics) if known[topic]]
+
+
+@dataclass(slots=True)
+class MatchCounter:
+    """Number of published records that match a filter, counted while ``users`` subscribers with it are behind."""
+
+    matched: int = 0
+    users: int = 0
+
+
+@dataclass(slots=True)
+class Backlog:
+    """Backlog of a subscriber with a filter: matching records from its position up to a sequence, and those since.
+
+    ``owed``: records up to that sequence; None until the recovery has counted them. ``since``: what ``counter`` had
+    counted at that sequence."""
+
+    counter: MatchCounter
+    since: int
+    owed: int | None
+
+    def count(self, run: "Catchup | None") -> int:
+        """Return the records that are not sent yet. What is not counted yet is left out."""
+        owed = self.owed if self.owed is not None or run is None else run.announced
+        return max(0, (owed or 0) + self.counter.matched - self.since - (0 if run is None else run.sent))
 
 
 class TailBuffer:
@@ -231,7 +262,8 @@ class PendingPublish(NamedTuple):
 class TopicFeed:
     """Publish path of the topic log: group commit of records, and fan-out to online subscribers. Loop thread only.
 
-    ``on_lagging`` is called with a subscriber whose send buffer is full. ``on_append_result`` is called after each
+    ``on_lagging`` is called with a subscriber whose send buffer is full, and with the number of records of the commit
+    that did not fit. ``on_append_result`` is called after each
     append: with the error if the log refused it, or with None."""
 
     def __init__(self, log: Log, loop: Loop, settings: TopicSettings) -> None:
@@ -242,7 +274,7 @@ class TopicFeed:
         self.after_commit: list[Callable[[], None]] = []
         self.listeners: list[CommitListener] = []
         self.commit_duration_listeners: list[Callable[[float], None]] = []
-        self.on_lagging: Callable[[Subscriber], None] = _ignore
+        self.on_lagging: Callable[[Subscriber, int], None] = lambda subscriber, records: None
         self.on_append_result: Callable[[StoreError | None], None] = _ignore
         self.published = 0
         self.published_bytes = 0
@@ -250,6 +282,8 @@ class TopicFeed:
         self.rate_limiter = CatchupRateLimiter(settings.pacing.live_rate_limit, loop.seconds)
         self._encoder = FanOutEncoder()
         self._online: dict[tuple[Dialect, Filter], dict[Subscriber, None]] = {}
+        self._counters: dict[Filter, MatchCounter] = {}
+        """Counters of the filters of subscribers that are behind."""
         self._waiting: deque[PendingPublish] = deque()
         self._is_scheduled = False
         self._is_stopped = False
@@ -359,8 +393,24 @@ class TopicFeed:
         group.pop(subscriber, None)
         if not group and key in self._online:
             del self._online[key]
-            if not any(filter == subscriber.filter for _, filter in self._online):
-                self._encoder.forget(subscriber.filter)
+            self._forget_unused(subscriber.filter)
+
+    def _forget_unused(self, filter: Filter) -> None:
+        if filter not in self._counters and not any(filter == other for _, other in self._online):
+            self._encoder.forget(filter)
+
+    def watch(self, filter: Filter) -> MatchCounter:
+        """Start counting the published records that match a filter. Call ``unwatch`` once for each call."""
+        counter = self._counters.setdefault(filter, MatchCounter())
+        counter.users += 1
+        return counter
+
+    def unwatch(self, filter: Filter) -> None:
+        counter = self._counters[filter]
+        counter.users -= 1
+        if not counter.users:
+            del self._counters[filter]
+            self._forget_unused(filter)
 
     @property
     def online(self) -> list[Subscriber]:
@@ -368,6 +418,8 @@ class TopicFeed:
 
     def _fan_out(self, live: LiveCommit) -> None:
         self.tail.add(live)
+        for filter, counter in self._counters.items():
+            counter.matched += self._encoder.matches(live, filter)
         for (dialect, filter), group in list(self._online.items()):
             try:
                 batch = self._encoder.encode(live, filter, dialect)
@@ -378,7 +430,7 @@ class TopicFeed:
             size = len(batch.data)
             for subscriber in list(group):
                 if size and not subscriber.connection.has_capacity(size):
-                    self.on_lagging(subscriber)
+                    self.on_lagging(subscriber, batch.records)
                     continue
                 if size:
                     subscriber.connection.send(batch.data)

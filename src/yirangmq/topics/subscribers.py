@@ -16,7 +16,7 @@ from yirangmq.core.topics import Cursor, SubscriberState, SubscriberVerb, TrimRe
 from yirangmq.fsio.background import LoopExecutor
 from yirangmq.topics.catchup import Catchup, CatchupPool, CatchupRange, CatchupResult, CatchupWorker
 from yirangmq.topics.cursors import CursorCommitter, retention_floor
-from yirangmq.topics.live import FROM_FIRST, LiveCommit, Subscriber, TopicFeed
+from yirangmq.topics.live import FROM_FIRST, Backlog, LiveCommit, Subscriber, TopicFeed
 from yirangmq.topics.ports import CatchupOutput, Subscribed
 
 UnsubscribedCallback = Callable[[], None]
@@ -119,11 +119,23 @@ class SubscriberLifecycle:
         elif subscriber.run is not None:
             subscriber.run.give_way()
 
-    def lag(self, subscriber: Subscriber) -> None:
-        """Move a subscriber whose send buffer is full from live to catch-up: it reads the rest from the log."""
+    def lag(self, subscriber: Subscriber, records: int) -> None:
+        """Move a subscriber whose send buffer is full from live to catch-up: it reads the rest from the log.
+
+        ``records``: matching records of the commit that did not fit."""
         self._feed.remove(subscriber)
         subscriber.move(SubscriberVerb.LAG)
         self._detach(subscriber, None)
+        self._set_backlog(subscriber, records)
+
+    def lag_of(self, subscriber: Subscriber) -> int:
+        """Return the number of records that a subscriber has not been sent yet.
+
+        With a filter those that match it are counted as they are published. The records of a recovery that it asked
+        for are added when the recovery begins, because only then they are counted."""
+        if subscriber.backlog is not None:
+            return subscriber.backlog.count(subscriber.run)
+        return max(0, self._feed.log.last - subscriber.reached)
 
     def unsubscribe(self, subscriber: Subscriber, on_unsubscribed: UnsubscribedCallback) -> None:
         """End a subscription. ``on_unsubscribed`` is called when the last record is sent."""
@@ -168,6 +180,7 @@ class SubscriberLifecycle:
         subscriber.waiting_requests.clear()
         subscriber.is_detaching = False
         self._detaching.pop(subscriber, None)
+        self._drop_backlog(subscriber)
         self._release_tail(subscriber)
         subscriber.move(verb)
 
@@ -192,6 +205,19 @@ class SubscriberLifecycle:
         subscriber.move(SubscriberVerb.RECOVER)
         subscriber.cursor = task.after
         self._detach(subscriber, task)
+        self._set_backlog(subscriber, None)
+
+    def _set_backlog(self, subscriber: Subscriber, owed: int | None) -> None:
+        """Count the backlog of a subscriber with a filter from now on. ``owed``: its matching records up to now."""
+        if not subscriber.filter.is_all:
+            counter = self._feed.watch(subscriber.filter)
+            self._drop_backlog(subscriber)
+            subscriber.backlog = Backlog(counter, counter.matched, owed)
+
+    def _drop_backlog(self, subscriber: Subscriber) -> None:
+        if subscriber.backlog is not None:
+            subscriber.backlog = None
+            self._feed.unwatch(subscriber.filter)
 
     def _range(self, subscriber: Subscriber, after: int, requests: tuple[int, ...] = ()) -> CatchupRange:
         """Return the range of a catch-up after this sequence up to the current last one."""
@@ -243,6 +269,8 @@ class SubscriberLifecycle:
             subscriber.move(SubscriberVerb.RECOVER)
             task = self._requested_range(subscriber)
             subscriber.cursor = task.after
+            if task.requests:
+                self._set_backlog(subscriber, None)
         subscriber.recoveries += 1
         subscriber.run = run = Catchup(
             task,
@@ -297,6 +325,7 @@ class SubscriberLifecycle:
     def _end_run(self, subscriber: Subscriber, run: Catchup) -> None:
         run.close()
         subscriber.run = None
+        self._drop_backlog(subscriber)
         self._release_tail(subscriber)
 
     def _release_tail(self, subscriber: Subscriber) -> None:
@@ -401,9 +430,9 @@ class TopicMaintenance:
         self.alarms = set(late)
 
     def lags(self) -> dict[int, int]:
-        """Return the number of records between each subscriber and the end of the log, by subscriber number."""
-        last = self._feed.log.last
-        return {number: last - subscriber.reached for number, subscriber in self._lifecycle.subscribers.items()}
+        """Return the number of records that each subscriber has not been sent yet, by subscriber number."""
+        lifecycle = self._lifecycle
+        return {number: lifecycle.lag_of(subscriber) for number, subscriber in lifecycle.subscribers.items()}
 
     # -- retention ------------------------------------------------------------------------------------------------
 
