@@ -1,6 +1,7 @@
 """Durable subscribers: where they go on, what they hold back, and what they are told when it is gone."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from tests.support.segment_log import cut_tail, make_log
 from tests.support.topic_pipes import Client, MakePublisherHarness, PublisherHarness, small
 from yirangmq.core.errors import BadInput, QueueError, Retired, Unavailable, WrongEpoch, WrongState
 from yirangmq.core.topic_filter import make_filter
-from yirangmq.core.topics import Retention, Start, SubscriberState
+from yirangmq.core.topics import Cursor, Retention, Start, SubscriberState
 from yirangmq.protocols.feed import FeedDialect
 from yirangmq.topics.cursors import retention_floor
 from yirangmq.wire.frames import FrameKind
@@ -120,6 +121,43 @@ def test_subscriber_name_used_again_cuts_off_the_catchup_of_the_earlier_subscrib
     second = follows(stage)
     assert first.pipe.cuts == ["replaced"]
     assert second.sequences == list(range(1, 51))
+
+
+# -- lag --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", [["b"], ["b", "c*"]])
+def test_lag_of_a_disconnected_subscriber_counts_the_records_that_match_its_filter(
+    stage: PublisherHarness, wanted: list[str]
+) -> None:
+    client = follows(stage, filter=make_filter(wanted), start=Start.NEW)
+    client.pipe.close()
+    stage.fill(200, topic="a")
+    stage.fill(7, topic="b")
+    lags = partial(stage.publisher.cursor_lags, stage.publisher.ensure_open().cursor_committer.all())
+    assert lags() == {"ledger": 207}, "not counted yet"
+    stage.turning.run_once()
+    assert lags() == {"ledger": 7}
+    stage.fill(50, topic="a")
+    stage.fill(2, topic="b")
+    assert lags() == {"ledger": 9}
+    assert lags() == {"ledger": 9}
+    stage.turning.run_once()
+    assert stage.publisher.ensure_open().lifecycle.is_idle
+
+
+@pytest.mark.parametrize(("text", "lag"), [("*", 30), ("in my own words!", 30), ("b", 10), ("mask=2", 10), ("", 30)])
+def test_lag_of_a_cursor_whose_text_is_no_filter_is_that_of_the_whole_log(
+    make_stage: MakePublisherHarness, text: str, lag: int
+) -> None:
+    stage = make_stage(small(masked=("a", "b")))
+    stage.fill(20, topic="a")
+    stage.fill(10, topic="b")
+    epoch = stage.publisher.ensure_open().feed.log.epoch
+    cursors = [Cursor("x", epoch, 0, text, 0), Cursor("y", "f" * 32, 99, text, 0)]
+    stage.publisher.cursor_lags(cursors)
+    stage.turning.run_once()
+    assert stage.publisher.cursor_lags(cursors) == {"x": lag, "y": 30}
 
 
 # -- another feed -----------------------------------------------------------------------------------------------------

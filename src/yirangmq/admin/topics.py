@@ -14,12 +14,20 @@ from typing import TYPE_CHECKING, Any
 from yirangmq.admin.registry import Done, Given, MethodArguments, MethodRegistry, read_arguments
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.core import validation
-from yirangmq.core.errors import BadInput, NotFound
+from yirangmq.core.errors import BadInput, NotFound, QueueError
 from yirangmq.core.events import Event, TopicStateChanged
 from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.core.ports import Clock
 from yirangmq.core.topic_filter import Filter, make_filter
-from yirangmq.core.topics import MAX_SEQUENCE, Log, PublisherState, SubscriberState, TopicState, check_subscriber
+from yirangmq.core.topics import (
+    MAX_SEQUENCE,
+    Cursor,
+    Log,
+    PublisherState,
+    SubscriberState,
+    TopicState,
+    check_subscriber,
+)
 from yirangmq.format.envelope import iso
 from yirangmq.format.topic_record import cursor_document
 from yirangmq.observe.metrics import SECONDS, Histogram, MinuteWindow, window_seconds
@@ -173,7 +181,10 @@ class TopicMethods:
     def _list_subscribers(self, committer: GroupCommitter, given: Given, done: Done) -> None:
         """Return all connected subscribers, and the durable subscribers that are not connected."""
         read_arguments(given, lambda values: None)
-        done(self.subscribers(), None)
+        if self._topics is None or not self._topics.is_open:
+            done([], None)
+        else:
+            self._topics.when_lags_counted(self._disconnected(), lambda: done(self.subscribers(), None))
 
     def _list_cursors(self, committer: GroupCommitter, given: Given, done: Done) -> None:
         read_arguments(given, lambda values: None)
@@ -181,9 +192,17 @@ class TopicMethods:
         if not topics.is_open:
             done([], None)
             return
-        parts = topics.ensure_open()
-        last = parts.feed.log.last
-        done([cursor_document(cursor, last, parts.feed.log.epoch) for cursor in parts.cursor_committer.all()], None)
+        cursors = topics.ensure_open().cursor_committer.all()
+
+        def reply() -> None:
+            try:
+                lags = topics.cursor_lags(cursors)
+            except QueueError as error:  # the log was closed meanwhile
+                done(None, error)
+                return
+            done([cursor_document(cursor, lags[cursor.name]) for cursor in cursors], None)
+
+        topics.when_lags_counted(cursors, reply)
 
     # -- methods that change --------------------------------------------------------------------------------------
 
@@ -263,16 +282,21 @@ class TopicMethods:
                 found.append(health_reason("lag", f"subscriber {name} is {lags[number]} records behind"))
         return found
 
+    def _disconnected(self) -> list[Cursor]:
+        """Return the cursors of durable subscribers that are not connected. The topic log is open."""
+        parts = self._require_topics().ensure_open()
+        connected = {one.name for one in parts.lifecycle.subscribers.values() if one.name}
+        return [cursor for cursor in parts.cursor_committer.all() if cursor.name not in connected]
+
     def subscribers(self) -> list[dict[str, Any]]:
         if self._topics is None or not self._topics.is_open:
             return []
         parts = self._topics.ensure_open()
-        log = parts.feed.log
         rows = [_subscriber_row(one, parts.lifecycle.lag_of(one)) for one in parts.lifecycle.subscribers.values()]
-        connected = {one.name for one in parts.lifecycle.subscribers.values() if one.name}
-        disconnected = [cursor for cursor in parts.cursor_committer.all() if cursor.name not in connected]
+        disconnected = self._disconnected()
+        lags = self._topics.cursor_lags(disconnected)
         return rows + [
-            {**cursor_document(one, log.last, log.epoch), "state": str(SubscriberState.OFFLINE)} for one in disconnected
+            {**cursor_document(one, lags[one.name]), "state": str(SubscriberState.OFFLINE)} for one in disconnected
         ]
 
     def samples(self) -> "dict[str, MetricValue]":

@@ -17,7 +17,7 @@ from yirangmq.client.topics import TopicPage, each_new
 from yirangmq.client.values import Receipt, TopicRecord
 from yirangmq.clock import default_consumer
 from yirangmq.core.errors import BadInput, NotFound, StoreBusy, WrongEpoch
-from yirangmq.core.topic_filter import Filter, listed, make_filter
+from yirangmq.core.topic_filter import Filter, filter_of_text, listed, make_filter
 from yirangmq.core.topics import Cursor, Cursors, KnownPositions, TopicState, check_subscriber, check_topic
 from yirangmq.format.topic_record import cursor_document, instant
 from yirangmq.fsio.atomic_file import make_folder
@@ -28,7 +28,7 @@ from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.stores.log.reader import plan_trim
 from yirangmq.stores.log.readonly import SegmentView
 from yirangmq.topics.adapters import PageLimits, read_page
-from yirangmq.topics.cursors import positions_of
+from yirangmq.topics.cursors import count_after, lag_in_log, positions_of
 
 # -- subscriptions -----------------------------------------------------------------------------------------------------
 
@@ -261,7 +261,7 @@ class LocalTopics:
             cursors = open_cursors(self._cursors_url)
             with closing(cursors):
                 view = self._view()
-                return [{**cursor_document(one, view.last, view.epoch), "state": "offline"} for one in cursors.all()]
+                return [{**cursor_document(one, _lag(view, one)), "state": "offline"} for one in cursors.all()]
         except StoreBusy:
             return []  # the process that holds the lock has the current cursors
         finally:
@@ -339,6 +339,14 @@ def _row(topic: str, state: TopicState) -> dict[str, Any]:
         "bytes": state.size,
         "publishedPerSec": None,
     }
+
+
+def _lag(view: SegmentView, cursor: Cursor) -> int:
+    """Return the number of records after a cursor that match its filter."""
+    filter, last = filter_of_text(cursor.filter), view.last
+    if filter is None or filter.is_all or cursor.epoch != view.epoch:
+        return lag_in_log(cursor, view.epoch, last)
+    return count_after(view.reader(), filter, min(cursor.sequence, last), last)
 
 
 def _nanoseconds(moment: datetime) -> int:

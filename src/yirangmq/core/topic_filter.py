@@ -83,6 +83,19 @@ def make_filter(wanted: Sequence[object] = (), mask: object = 0, topics: Sequenc
     return Filter(plain | masked(mask, topics), patterns, text)
 
 
+def filter_of_text(text: str, topics: Sequence[str] = ()) -> Filter | None:
+    """Return the filter with this ``text``. None if it is no filter, because a cursor may keep any words of its
+    subscriber, or if it has a mask and ``topics``, which have the bits, are not known."""
+    words = text.split(",") if text != "*" else []
+    masks = [word.removeprefix("mask=") for word in words if word.startswith("mask=")]
+    try:
+        mask = int(masks[0]) if masks else 0
+        filter = make_filter([word for word in words if not word.startswith("mask=")], mask, topics)
+    except (BadInput, ValueError):
+        return None
+    return filter if topics or not mask else None
+
+
 def _split_patterns(wanted: Sequence[object]) -> tuple[frozenset[str], tuple[str, ...]]:
     plain: set[str] = set()
     patterns: set[str] = set()

@@ -104,15 +104,15 @@ def from_base64(text: bytes) -> bytes:
         raise BadInput("must be base64", field="payloadBase64") from None
 
 
-def cursor_document(cursor: Cursor, last: int, epoch: str) -> dict[str, Any]:
-    """Return the document of a disconnected durable subscriber. ``last`` and ``epoch`` are those of the log."""
+def cursor_document(cursor: Cursor, lag: int) -> dict[str, Any]:
+    """Return the document of a disconnected durable subscriber."""
     return {
         "subscriber": cursor.name,
         "name": cursor.name,
         "filter": cursor.filter,
         "sequence": cursor.sequence,
         "confirmed": cursor.sequence,
-        "lag": max(0, last - cursor.sequence) if cursor.epoch == epoch else last,
+        "lag": lag,
         "heardAt": iso(cursor.at_ns // 1_000_000),
         "epoch": cursor.epoch,
     }

@@ -62,7 +62,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "yirangmq_feed_online": ("gauge", "1 while records are taken and sent"),
     "yirangmq_feed_recovering": ("gauge", "subscribers that recovery workers are busy with"),
     "yirangmq_subscribers": ("gauge", "subscribers, by state"),
-    "yirangmq_subscriber_lag": ("gauge", "records between a subscriber and the end of the log"),
+    "yirangmq_subscriber_lag": ("gauge", "records that match a subscriber's filter and are not sent yet"),
     "yirangmq_subscriber_late": ("gauge", "connected subscribers that are behind by more than topic_lag_limit"),
     # bridges from topics to queues
     "yirangmq_bridge_lag": ("gauge", "records between a bridge and the end of the log"),

@@ -3,16 +3,19 @@
 Confirmations that arrive during a write are written together in the next one. A cached cursor is always on disk. Loop
 thread only; writes run in the background executor.
 
+``CursorLags`` counts the records after the cursors of subscribers that are not connected.
+
 A start is given as new, beginning, a sequence, or a time. Finding a time in the log may wait for the disk; the other
 starts need no read."""
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from typing import NamedTuple
 
 from yirangmq.core.errors import BadInput, QueueError, WrongEpoch
-from yirangmq.core.topic_filter import Filter
-from yirangmq.core.topics import MAX_SEQUENCE, Cursor, Cursors, Log, Start
+from yirangmq.core.topic_filter import Filter, filter_of_text
+from yirangmq.core.topics import MAX_SEQUENCE, Cursor, Cursors, Log, LogReader, Start
 from yirangmq.fsio.background import LoopExecutor
 
 DoneCallback = Callable[[QueueError | None], None]
@@ -95,6 +98,91 @@ def retention_floor(cursors: Sequence[Cursor], epoch: str, oldest_ns: int, conne
 def positions_of(cursors: Sequence[Cursor], epoch: str) -> dict[str, int]:
     """Return what each durable subscriber of this epoch has confirmed."""
     return {f"subscriber {cursor.name}": cursor.sequence for cursor in cursors if cursor.epoch == epoch}
+
+
+# -- lag of subscribers that are not connected -------------------------------------------------------------------------
+
+
+def lag_in_log(cursor: Cursor, epoch: str, last: int) -> int:
+    """Return the number of all records after a cursor, whether they match its filter or not."""
+    return max(0, last - cursor.sequence) if cursor.epoch == epoch else last
+
+
+MAX_COUNTS = 20
+"""Upper bound of cursors whose records are being counted: each count takes some 0.1 s of a thread."""
+
+
+class CountedCursor(NamedTuple):
+    """Matching records after a cursor, up to the end of the log at one moment, and the sum of the sequences of the
+    matching topics at that moment."""
+
+    cursor: Cursor
+    records: int
+    matched: int
+
+
+class CursorLags:
+    """Lag of durable subscribers that are not connected: the records after their cursors that match their filters.
+
+    Records are counted once for each cursor, on a background thread, which reads up to two segments. Those published
+    since are the growth of the topics' sequences. Loop thread only."""
+
+    def __init__(self, executor: LoopExecutor) -> None:
+        self._executor = executor
+        self._counted: dict[str, CountedCursor] = {}
+        self._counting: set[str] = set()
+
+    def of(self, cursors: Sequence[Cursor], log: Log, masked: Sequence[str]) -> dict[str, int]:
+        """Return the lag of each cursor by name. Until its records are counted it is that of the whole log."""
+        topics = None
+        found = {}
+        for cursor in cursors:
+            found[cursor.name] = lag_in_log(cursor, log.epoch, log.last)
+            filter = filter_of_text(cursor.filter, masked)
+            if filter is None or filter.is_all or cursor.epoch != log.epoch or not found[cursor.name]:
+                continue
+            topics = log.topics() if topics is None else topics
+            matched = sum(state.topic_sequence for name, state in topics.items() if filter.wants(name))
+            known = self._counted.get(cursor.name)
+            if known is not None and _place(known.cursor) == _place(cursor):
+                found[cursor.name] = known.records + matched - known.matched
+            else:
+                self._count(cursor, filter, log, matched)
+        self._counted = {name: known for name, known in self._counted.items() if name in found}
+        return found
+
+    def when_counted(self, act: Callable[[], None]) -> None:
+        """Call ``act`` when the counts under way are done; the executor runs them in order."""
+        if self._counting:
+            self._executor.run(_nothing, lambda value, error: act())
+        else:
+            act()
+
+    def _count(self, cursor: Cursor, filter: Filter, log: Log, matched: int) -> None:
+        if cursor.name in self._counting or len(self._counting) >= MAX_COUNTS:
+            return
+        self._counting.add(cursor.name)
+
+        def counted(records: int | None, error: QueueError | None) -> None:
+            self._counting.discard(cursor.name)
+            if records is not None:
+                self._counted[cursor.name] = CountedCursor(cursor, records, matched)
+
+        self._executor.run(partial(count_after, log.reader(), filter, cursor.sequence, log.last), counted)
+
+
+def _nothing() -> None:
+    """Do nothing: its place in the order of the executor's work is what counts."""
+
+
+def _place(cursor: Cursor) -> tuple[str, int, str]:
+    return cursor.epoch, cursor.sequence, cursor.filter
+
+
+def count_after(reader: LogReader, filter: Filter, sequence: int, last: int) -> int:
+    """Return the number of matching records after ``sequence`` up to ``last`` that are kept. Blocks on the disk."""
+    with closing(reader):
+        return reader.count(max(sequence + 1, reader.first), last + 1, filter.wants)
 
 
 # -- start of a subscription -------------------------------------------------------------------------------------------

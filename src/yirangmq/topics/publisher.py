@@ -27,7 +27,14 @@ from yirangmq.core.topics import (
     publisher_after,
 )
 from yirangmq.fsio.background import LoopExecutor
-from yirangmq.topics.cursors import SubscriptionParameters, check_epoch, positions_of, resumed, start_sequence
+from yirangmq.topics.cursors import (
+    CursorLags,
+    SubscriptionParameters,
+    check_epoch,
+    positions_of,
+    resumed,
+    start_sequence,
+)
 from yirangmq.topics.ports import Loop, TopicSettings
 
 if TYPE_CHECKING:  # the parts are loaded when the log is opened
@@ -80,6 +87,9 @@ class Publisher:
         self.reason = ""
         """Reason for the state ERROR."""
         self.executor = executor or LoopExecutor(loop.call)
+        self._count_executor = executor or LoopExecutor(loop.call)
+        """Separate from ``executor``, so that commits of cursors do not wait for a count of records."""
+        self._cursor_lags = CursorLags(self._count_executor)
         self.after_commit: list[Callable[[], None]] = []
         self.listeners: list[CommitListener] = []
         """Called after each commit, on the loop's thread, so they must be fast."""
@@ -272,6 +282,7 @@ class Publisher:
         """Close all parts. The publisher cannot be opened again."""
         self._is_stopped = True
         self.executor.stop()
+        self._count_executor.stop()
         self._close_parts(Unavailable("the server is stopping"))
 
     # -- publishing -----------------------------------------------------------------------------------------------
@@ -386,6 +397,15 @@ class Publisher:
         parts = self.ensure_open()
         check_epoch(parts.feed.log, epoch, "what you know")
         parts.lifecycle.recover(subscriber, after, request)
+
+    def cursor_lags(self, cursors: Sequence[Cursor]) -> dict[str, int]:
+        """Return the lag of durable subscribers that are not connected, by name."""
+        return self._cursor_lags.of(cursors, self.ensure_open().feed.log, self.settings.masked)
+
+    def when_lags_counted(self, cursors: Sequence[Cursor], act: Callable[[], None]) -> None:
+        """Call ``act`` when the records after these cursors are counted."""
+        self.cursor_lags(cursors)
+        self._cursor_lags.when_counted(act)
 
     def confirm(
         self, subscriber: "Subscriber", sequence: int, on_done: Callable[[int, QueueError | None], None]

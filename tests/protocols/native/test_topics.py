@@ -283,7 +283,7 @@ def test_topic_methods_list_topics_subscribers_and_cursors_drop_a_cursor_and_tri
                 assert refusal.value.field == "name"
             await soon(lambda: len(server.door.connections) == 1)
             [row] = await _call(asking, "topic_subscribers")
-            assert (row["state"], row["lag"]) == ("offline", 3)
+            assert (row["state"], row["lag"]) == ("offline", 1)
             [cursor] = await _call(asking, "topic_cursors")
             assert (cursor["name"], cursor["confirmed"]) == ("ledger", 7)
             assert await _call(asking, "topic_cursor_drop", name="ledger") is True
