@@ -177,8 +177,11 @@ def test_epoch_of_a_lost_log_is_refused_until_the_subscriber_starts_over(
     shutil.rmtree(tmp_path / "topics")
     (tmp_path / "topics").mkdir()
     (tmp_path / "topics" / "cursors").write_bytes(cursors)
-    stage = make_stage()
+    losses: list[str] = []
+    stage = make_stage(on_loss=losses.append)
     stage.fill(3, size=300)
+    [loss] = losses
+    assert "the log is lost, with records at least up to 20, which subscriber ledger has confirmed" in loss
     for asking in ({"name": "ledger"}, {"epoch": epoch, "start": Start.SEQUENCE, "at": 2}):
         with pytest.raises(WrongEpoch, match=epoch):
             stage.client().follow(**asking)

@@ -202,9 +202,9 @@ class Bridges:
         return min(needed, default=None)
 
     def positions(self, epoch: str) -> dict[str, int]:
-        """Return the cursor of each bridge of the store that has come so far in this epoch."""
+        """Return the position of each bridge of the store whose cursor is of this epoch; "": of any epoch."""
         found = self._context.committer.read(bridge_worker.bridges)
-        return {f"bridge {bridge.name}": cursor.sequence for bridge, cursor in found if cursor.epoch == epoch}
+        return {f"bridge {bridge.name}": cursor.sequence for bridge, cursor in found if epoch in ("", cursor.epoch)}
 
 
 AT_WORK = (BridgeState.RUNNING, BridgeState.WAITING)

@@ -318,7 +318,8 @@ RULES: dict[str, Rule] = {
     "store_refuses": Rule(_store_refuses, None, "", "CRITICAL", "the store cannot be written"),
     "topic_records_lost": Rule(
         _topic_records_lost, None, "", "CRITICAL",
-        "the log of the topics was opened within the window, and records at its end were lost; a new epoch began",
+        "the log of the topics was opened within the window, and records at its end, or all, were lost; a new epoch "
+        "began",
     ),
 }  # fmt: skip
 NAMES = (*RULES, STORM)

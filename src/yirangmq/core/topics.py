@@ -216,8 +216,8 @@ class Log(Protocol):
 
 KnownPositions = Callable[[str, int], Mapping[str, int]]
 """(epoch, since) → the last sequence of that epoch that each durable reader has confirmed, by a text that names the
-reader. A reader whose positions have no epoch reports those that it stored after ``since``, in nanoseconds since 1970:
-the epoch is as old as that."""
+reader. The epoch "" is any epoch. A reader whose positions have no epoch reports those that it stored after ``since``,
+in nanoseconds since 1970: the epoch is as old as that."""
 
 
 class Cursor(NamedTuple):

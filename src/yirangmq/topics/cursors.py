@@ -96,8 +96,8 @@ def retention_floor(cursors: Sequence[Cursor], epoch: str, oldest_ns: int, conne
 
 
 def positions_of(cursors: Sequence[Cursor], epoch: str) -> dict[str, int]:
-    """Return what each durable subscriber of this epoch has confirmed."""
-    return {f"subscriber {cursor.name}": cursor.sequence for cursor in cursors if cursor.epoch == epoch}
+    """Return what each durable subscriber of this epoch has confirmed; "": of any epoch."""
+    return {f"subscriber {cursor.name}": cursor.sequence for cursor in cursors if epoch in ("", cursor.epoch)}
 
 
 # -- lag of subscribers that are not connected -------------------------------------------------------------------------

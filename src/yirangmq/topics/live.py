@@ -263,8 +263,8 @@ class TopicFeed:
     """Publish path of the topic log: group commit of records, and fan-out to online subscribers. Loop thread only.
 
     ``on_lagging`` is called with a subscriber whose send buffer is full, and with the number of records of the commit
-    that did not fit. ``on_append_result`` is called after each
-    append: with the error if the log refused it, or with None."""
+    that did not fit. ``on_append_result`` is called after each append: with the error if the log refused it, or with
+    None."""
 
     def __init__(self, log: Log, loop: Loop, settings: TopicSettings) -> None:
         self.log = log

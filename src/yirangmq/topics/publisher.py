@@ -5,7 +5,7 @@ that was used before is opened at startup. If the log cannot be opened or writte
 publisher is ERROR, and it tries again every 2 s. Loop thread only."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
@@ -63,6 +63,21 @@ class LogOpeners(NamedTuple):
     log: Callable[[KnownPositions], Log]
     cursors: Callable[[], Cursors]
     is_there: Callable[[], bool]
+
+
+class OpenedCursors:
+    """The cursors, opened when they are first needed, and closed by ``undo`` if opening the log fails."""
+
+    def __init__(self, open_cursors: Callable[[], Cursors], undo: ExitStack) -> None:
+        self._open_cursors = open_cursors
+        self._undo = undo
+        self._cursors: Cursors | None = None
+
+    def get(self) -> Cursors:
+        if self._cursors is None:
+            self._cursors = self._open_cursors()
+            self._undo.callback(self._cursors.close)
+        return self._cursors
 
 
 class TopicDeliveryParts(NamedTuple):
@@ -186,15 +201,15 @@ class Publisher:
         from yirangmq.topics.live import TopicFeed
         from yirangmq.topics.subscribers import SubscriberLifecycle, TopicMaintenance
 
-        log = self._openers.log(self._positions)
-        if log.loss:  # reported now: the next opening finds nothing lost
-            for listener in self.loss_listeners:
-                listener(log.loss)
-        try:
-            cursor_committer = CursorCommitter(self._openers.cursors(), self.executor)
-        except BaseException:
-            log.close()
-            raise
+        with ExitStack() as undo:
+            cursors = OpenedCursors(self._openers.cursors, undo)
+            log = self._openers.log(partial(self._positions, cursors))
+            undo.callback(log.close)
+            if log.loss:  # reported now: the next opening finds nothing lost
+                for listener in self.loss_listeners:
+                    listener(log.loss)
+            cursor_committer = CursorCommitter(cursors.get(), self.executor)
+            undo.pop_all()
         feed = TopicFeed(log, self._loop, self.settings)
         feed.after_commit, feed.listeners, feed.commit_duration_listeners = (
             self.after_commit,
@@ -207,10 +222,9 @@ class Publisher:
         maintenance.lag_listeners = self.lag_listeners
         return TopicDeliveryParts(feed, lifecycle, cursor_committer, maintenance)
 
-    def _positions(self, epoch: str, since_ns: int) -> dict[str, int]:
+    def _positions(self, cursors: "OpenedCursors", epoch: str, since_ns: int) -> dict[str, int]:
         """Return what each durable reader of this epoch has confirmed (``core.topics.KnownPositions``)."""
-        with closing(self._openers.cursors()) as cursors:
-            found = positions_of(cursors.all(), epoch)
+        found = positions_of(cursors.get().all(), epoch)
         for known in self.known_positions:
             found.update(known(epoch, since_ns))
         return found

@@ -77,9 +77,10 @@ class LogRecovery:
         self._clear_spares()
         self._disk.fsync_folder(self._segment_files.folder)  # a killed writer may not have synced its last rename
         if not entries:
+            self._note_lost_log()
             fresh = self._new_epoch()
             segment, active = self._begin(size, SegmentHeadValues(fresh, fresh, 1, self._now_ns()), {})
-            return RecoveredLog([segment], active, self._notes, "")
+            return RecoveredLog([segment], active, self._notes, self._loss)
         last, active = self._last(entries[-1], entries, size)
         last, active = self._check_tail(last, active, size)
         chain: list[LogSegment] = []
@@ -178,6 +179,15 @@ class LogRecovery:
                 self._disk.write_at(fd, ZEROS[: end - offset], offset)
             self._notes.append(f"cut off {len(found)} records after sequence {sums.last} that were never confirmed")
         return False
+
+    def _note_lost_log(self) -> None:
+        """Note that there was a log before, if a durable reader has confirmed a sequence of it."""
+        positions = self._known("", 0)
+        highest, reader = max(((sequence, name) for name, sequence in positions.items()), default=(0, ""))
+        if highest:
+            lost = f"the log is lost, with records at least up to {highest}, which {reader} has confirmed"
+            self._loss = f"{lost}; a new one begins with a new epoch"
+            self._notes.append(self._loss)
 
     def _check_tail(self, last: LogSegment, active: SpareFile, size: int) -> tuple[LogSegment, SpareFile]:
         """Start a new epoch if a durable reader has confirmed a sequence after the last record.
