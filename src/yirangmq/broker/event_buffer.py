@@ -49,14 +49,17 @@ MAX_IN_FLIGHT = 100_000
 class DeliveryLog:
     """Bounded log of deliveries, in flight and ended, of queues with a dispatch strategy.
 
-    Written by the committing thread, read by any thread."""
+    A delivery is recorded if its queue had a strategy when it began; its end is recorded even if the strategy has been
+    removed meanwhile. Written by the committing thread, read by any thread."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._open: dict[tuple[int, int], DeliveryRecord] = {}
         self._ended: deque[DeliveryRecord] = deque(maxlen=MAX_ENDED)
         self._in_flight: Counter[tuple[str, str]] = Counter()
-        self._beginning: list[DeliveryRecord] = []
+        self._open_in: Counter[str] = Counter()
+        self._beginning: dict[tuple[int, int], DeliveryRecord] = {}
+        self._beginning_in: set[str] = set()
         self._ending: list[DeliveryRecord] = []
         self.totals: Counter[tuple[str, str]] = Counter()
         """Number of ended deliveries by (queue, status) since the start of the process."""
@@ -65,23 +68,40 @@ class DeliveryLog:
 
     def delivery_started(self, rows: Iterable[Message]) -> None:
         """Buffer the start of deliveries until the commit."""
-        self._beginning += map(rules.delivery_started, rows)
+        for record in map(rules.delivery_started, rows):
+            self._beginning[record.seq, record.fence] = record
+            self._beginning_in.add(record.queue)
 
-    def ended(self, changes: Sequence[Change], now: int) -> list[DeliveryRecord]:
-        """Buffer the deliveries that end with these changes, until the commit; return their records."""
+    def has_open(self, queue: str) -> bool:
+        """Return True if the log has deliveries in flight of this queue, so that their ends must be recorded."""
+        return queue in self._open_in or queue in self._beginning_in
+
+    def ended(self, changes: Sequence[Change], now: int, *, only_open: bool = False) -> list[DeliveryRecord]:
+        """Buffer the deliveries that end with these changes, until the commit; return their records.
+
+        ``only_open``: record no end of a delivery whose begin is not in the log."""
         found = []
         for before, after, failure in changes:
             if rules.ends_delivery(before, after):
-                record = self._open.get((before.seq, before.leases)) or rules.delivery_started(before)
-                found.append(rules.ended(record, after, failure, now))
+                key = before.seq, before.leases
+                record = self._open.get(key) or self._beginning.get(key)
+                if record is not None or not only_open:
+                    found.append(rules.ended(record or rules.delivery_started(before), after, failure, now))
         self._ending += found
         return found
+
+    def queue_emptied(self, queue: str, now: int) -> None:
+        """Buffer the end of all deliveries of a queue whose messages are removed, until the commit."""
+        if self.has_open(queue):
+            known = [*self._open.values(), *self._beginning.values()]
+            self._ending += [rules.removed(record, now) for record in known if record.queue == queue]
 
     # -- the commit -----------------------------------------------------------------------------------------------
 
     def forget(self) -> None:
         """Drop the buffered changes after a failed commit."""
         self._beginning.clear()
+        self._beginning_in.clear()
         self._ending.clear()
 
     def committed(self) -> list[DeliveriesEnded]:
@@ -89,7 +109,7 @@ class DeliveryLog:
         if not self._beginning and not self._ending:
             return []
         with self._guard:
-            for record in self._beginning:
+            for record in self._beginning.values():
                 self._add(record)
             for record in self._ending:
                 self._close(record)
@@ -98,7 +118,7 @@ class DeliveryLog:
         by_queue: dict[str, list[DeliveryRecord]] = {}
         for record in self._ending:
             by_queue.setdefault(record.queue, []).append(record)
-        self._beginning, self._ending = [], []
+        self._beginning, self._beginning_in, self._ending = {}, set(), []
         return [DeliveriesEnded(queue, len(records), records) for queue, records in by_queue.items()]
 
     def adopt(self, rows: Iterable[Message]) -> None:
@@ -111,6 +131,7 @@ class DeliveryLog:
         if (record.seq, record.fence) not in self._open:
             self._open[record.seq, record.fence] = record
             self._in_flight[record.queue, record.consumer] += 1
+            self._open_in[record.queue] += 1
 
     def _close(self, record: DeliveryRecord) -> None:
         known = self._open.pop((record.seq, record.fence), None)
@@ -124,6 +145,9 @@ class DeliveryLog:
         self._in_flight[key] -= 1
         if self._in_flight[key] <= 0:
             del self._in_flight[key]
+        self._open_in[record.queue] -= 1
+        if self._open_in[record.queue] <= 0:
+            del self._open_in[record.queue]
 
     # -- queries --------------------------------------------------------------------------------------------------
 
@@ -137,7 +161,7 @@ class DeliveryLog:
 
     def in_flight_of(self, queue: str) -> int:
         with self._guard:
-            return sum(count for (name, _), count in self._in_flight.items() if name == queue)
+            return self._open_in.get(queue, 0)
 
     def find(
         self,

@@ -311,19 +311,21 @@ class QueueOperations:
             policy = transaction.policy(queue)
             if self.defaults.concurrency_in(policy) is not None:
                 self.touched.add(queue)
-            if policy.dispatch is not None:
+            if policy.dispatch is not None or self.event_buffer.deliveries.has_open(queue):
                 own = [change for change in changes if change.before.queue == queue]
                 self.dispatched(transaction, policy, queue, own, now)
 
     def dispatched(
         self, transaction: Transaction, policy: QueuePolicy, queue: str, changes: Sequence[Change], now: int
     ) -> None:
-        """Follow changes in a queue with a dispatch strategy: deliveries end, and strict order may lease the next."""
+        """Follow changes in a queue with a dispatch strategy: deliveries end, and strict order may lease the next.
+
+        After the strategy is removed this runs until the deliveries that began under it have ended."""
         if policy.is_ordered:
             self.strict.track(queue, policy, changes)
             self.touched.add(queue)
         ended = [change for change in changes if change.before.consumer != BROADCASTER]
-        records = self.event_buffer.deliveries.ended(ended, now)
+        records = self.event_buffer.deliveries.ended(ended, now, only_open=policy.dispatch is None)
         if records and policy.dispatch is not None and policy.dispatch.outcomes:
             publish_outcomes(self, transaction, policy.dispatch.outcomes, records, self._ids, now)
 

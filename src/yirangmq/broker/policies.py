@@ -53,6 +53,7 @@ def put(
     check_new_queues(transaction, [queue], operations.defaults.max_queues)
     transaction.set_policy(queue, None if document is None else dumps(document).decode())
     operations.touched.add(queue)
+    operations.dispatcher.policy_changed(queue, transaction.policy(queue).dispatch)
     operations.event_buffer.add(QueueChanged(queue, what))
 
 

@@ -441,7 +441,7 @@ class Queues(AbstractContextManager["Queues"]):
 
         def work(transaction: Transaction) -> None:
             transaction.delete_queue(queue)
-            self._operations.dispatcher.drop_queue(transaction, queue)
+            self._operations.dispatcher.drop_queue(transaction, queue, self._clock.now_ms())
             self._operations.event_buffer.add(QueueChanged(queue, "delete"))
 
         self._committer.run(work)

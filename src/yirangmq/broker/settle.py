@@ -6,8 +6,8 @@ an error and does not affect the others. A repeated ack or nack succeeds.
 A lease id is the message's number and a fence. A call takes ``MAX_PER_CALL`` ids at most, none twice.
 
 A run is a sequence of consecutive messages in the same state, decided once for all. Messages are leased and acked in
-runs. An ack needs leases of the same fence, no unique payloads and no dispatch strategy; otherwise each lease is
-settled singly."""
+runs. An ack needs leases of the same fence, no unique payloads, no dispatch strategy and no recorded delivery in
+flight; otherwise each lease is settled singly."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -114,6 +114,8 @@ def ack_runs(
         return False
     policy = transaction.policy(run.row.queue)
     if operations.defaults.unique_in(policy) or policy.dispatch is not None:
+        return False
+    if operations.event_buffer.deliveries.has_open(run.row.queue):
         return False
     try:
         transitions.check_lease(run.row, fence, consumer, now, leases.texts[0])

@@ -409,4 +409,5 @@ class ClaimOperations:
         transaction.delete_queue(queue)
         if text is not None:
             transaction.set_policy(queue, text)
+        self._operations.event_buffer.deliveries.queue_emptied(queue, self._clock.now_ms())
         self._operations.event_buffer.add(QueueChanged(queue, "clear"))

@@ -73,6 +73,12 @@ def ended(record: DeliveryRecord, after: Message, failure: MessageFailure | None
     return record._replace(status=status, ended_at=now, reason=reason, text=text, became=after.state.value)
 
 
+def removed(record: DeliveryRecord, now: int) -> DeliveryRecord:
+    """Return the record after its message was removed together with all others of the queue."""
+    became = State.DROPPED.value
+    return record._replace(status=DeliveryStatus.FAILED, ended_at=now, reason=DROPPED, became=became)
+
+
 def _delivery_result(
     record: DeliveryRecord, after: Message, failure: MessageFailure | None
 ) -> tuple[DeliveryStatus, str, str]:

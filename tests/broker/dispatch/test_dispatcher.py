@@ -402,6 +402,71 @@ def test_dispatch_deliveries_are_not_recorded_in_a_queue_without_a_strategy(serv
     assert client.call("dispatch", queue="mail")["strategy"] is None
 
 
+@pytest.mark.parametrize("ending", ["ack", "ack in one run", "nack", "timeout", "drop"])
+def test_dispatch_delivery_begun_under_a_strategy_ends_after_the_strategy_was_removed(
+    server: Server, client: Client, ending: str
+) -> None:
+    """S-31: a delivery that begins as DELIVERING ends with the message's lease, whatever the policy says by then; its
+    consumer is not taken for busy when a strategy is set again."""
+    client.call("set_policy", queue="mail", document={"visibilityTimeoutSec": 10})
+    dispatch(client, "load_balance")
+    a = Consumer(server, "a", credit=2)
+    client.publish("mail", *numbered(0, 2))
+    assert len(a.look()) == 2
+    dispatch(client, "none")
+    if ending == "ack":
+        a.ack(1)
+        a.ack(1)
+    elif ending == "ack in one run":
+        a.ack()
+    elif ending == "nack":
+        a.nack(delay_ms=3_600_000)
+    elif ending == "drop":
+        client.call("drop", queue="mail", ids=[message.id for message in a.held])
+        a.held = []
+    else:
+        client.call("queue_pause", queue="mail")
+        server.turns.advance(10_000)
+        client.call("drop", queue="mail", ids=[message.id for message in a.held])
+        client.call("queue_resume", queue="mail")
+        a.held = []
+    a.leave()
+    status = {"nack": "FAILED", "timeout": "TIMEOUT", "drop": "FAILED"}.get(ending, "DELIVERED")
+    assert [row["status"] for row in client.call("deliveries", consumer="a")] == [status, status]
+    assert client.call("deliveries", status="DELIVERING") == []
+    dispatch(client, "load_balance")
+    a, b = Consumer(server, "a"), Consumer(server, "b")
+    client.publish("mail", *numbered(2, 6))
+    assert (len(a.look()), len(b.look())) == (2, 2), "both consumers are idle"
+
+
+def test_dispatch_strategy_set_again_counts_leases_taken_without_a_strategy(server: Server, client: Client) -> None:
+    dispatch(client, "load_balance")
+    a = Consumer(server, "a", credit=3)
+    client.publish("mail", b"0")
+    a.ack()
+    dispatch(client, "none")
+    client.publish("mail", *numbered(1, 4))
+    assert len(a.look()) == 3
+    dispatch(client, "load_balance")
+    assert client.call("dispatch", queue="mail")["inFlight"] == 3
+    again, b = Consumer(server, "a"), Consumer(server, "b")
+    client.publish("mail", *numbered(4, 7))
+    assert (again.look(), len(b.look())) == ([], 3)
+
+
+@pytest.mark.parametrize("command", ["delete_queue", "queue_clear"])
+def test_dispatch_deliveries_end_when_their_queue_is_emptied(server: Server, client: Client, command: str) -> None:
+    dispatch(client, "load_balance")
+    a = Consumer(server, "a")
+    client.publish("mail", b"1")
+    a.look()
+    client.call(command, queue="mail")
+    [row] = client.call("deliveries", queue="mail")
+    assert (row["status"], row["reason"], row["became"]) == ("FAILED", "dropped", "dropped")
+    assert client.call("dispatch", queue="mail")["inFlight"] == 0
+
+
 def test_dispatch_outcomes_of_ack_and_nack_are_published_to_the_outcomes_queue(server: Server, client: Client) -> None:
     dispatch(client, "round_robin", outcomes="told")
     a = Consumer(server, "a")

@@ -212,8 +212,15 @@ class QueueDispatcher:
             return None
         return dispatch
 
-    def drop_queue(self, transaction: Transaction, queue: str) -> None:
-        """Remove the members and the strategy's memory of a deleted queue."""
+    def policy_changed(self, queue: str, dispatch: Dispatch | None) -> None:
+        """Without a strategy the leases of a queue are not recorded: those in flight are counted again if it gets
+        one."""
+        if dispatch is None:
+            self._adopted.discard(queue)
+
+    def drop_queue(self, transaction: Transaction, queue: str, now: int) -> None:
+        """Remove the members and the strategy's memory of a deleted queue, and end its deliveries."""
+        self._operations.event_buffer.deliveries.queue_emptied(queue, now)
         if transaction.note(FOLDER + queue) is not None:
             transaction.set_note(FOLDER + queue, None)
         self.membership.forget(queue)
