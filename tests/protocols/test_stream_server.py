@@ -21,6 +21,8 @@ from yirangmq.core.errors import BadInput, CannotListen
 from yirangmq.protocols.listen import TlsServer, sockets_of
 from yirangmq.protocols.stream_server import (
     BUFFER,
+    LINGER_IDLE_SECONDS,
+    LINGER_SECONDS,
     StreamConnection,
     StreamLimits,
     StreamServer,
@@ -279,6 +281,35 @@ def test_frame_limit_rejects_a_too_large_frame_by_its_head(run: Run, path: Path)
             assert answer is not None
             assert (answer.request, answer.value.code, answer.value.field) == (0, "too_large", "length")
             assert await peer.hear() is None
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_sending", [True, False])
+def test_frame_limit_error_lets_the_client_send_the_rest_within_bounds(run: Run, path: Path, is_sending: bool) -> None:
+    """After the error the rest of the frame is read and discarded, then the connection is closed: at the latest when
+    the client is silent for ``LINGER_IDLE_SECONDS``, or ``LINGER_SECONDS`` after the error."""
+
+    async def main() -> None:
+        async with unix_door(path, StreamLimits()) as door:
+            peer = await dial(path)
+            peer.writer.write(HEAD.pack(MAX_FRAME + 1, 1, FrameKind.PUBLISH, 0, 1))
+            for _ in range(64):
+                peer.writer.write(LARGE)
+                await peer.writer.drain()
+                assert all(one.describe(0)["bytesHeld"] < BUFFER for one in door.connections)
+            answer = await peer.hear()
+            assert answer is not None
+            assert answer.value.code == "too_large"
+            assert await peer.hear() is None
+            connection = only(door)
+            begun = connection._lingering_since
+            if is_sending:
+                connection._received_at = begun + LINGER_SECONDS
+            door.check_timeouts(begun + LINGER_IDLE_SECONDS)
+            assert only(door) is connection
+            door.check_timeouts(begun + (LINGER_SECONDS if is_sending else LINGER_IDLE_SECONDS) + 0.1)
+            await soon(lambda: not door.connections)
 
     run(main())
 

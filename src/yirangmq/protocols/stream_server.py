@@ -5,6 +5,10 @@ commit. Reading pauses while a session has too many unanswered requests or its c
 half the limit. The connection of a client is closed if the client is silent for ``idle_seconds``, or in the middle of a
 frame for ``frame_seconds``.
 
+After an error that ends the session the connection lingers: received bytes are read and discarded until the client
+closes. A socket that is closed with unread bytes sends a reset, and a reset discards the error that the client has not
+read yet.
+
 A session reads into a buffer shared by all connections, or into a separate one for a large frame. Loop thread only."""
 
 import asyncio
@@ -32,6 +36,12 @@ from yirangmq.wire.frames import FrameKind
 BUFFER = 256 * 1024
 """Size of the read buffer, in bytes. All connections share one buffer: its content is consumed before the next read."""
 
+LINGER_IDLE_SECONDS = 2.0
+"""A lingering connection is closed after this time without received bytes."""
+LINGER_SECONDS = 30.0
+"""Longest time for which a connection lingers. (Both are shorter than nginx's ``lingering_timeout`` and as long as its
+``lingering_time``.)"""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
@@ -52,6 +62,8 @@ class StreamSession(Protocol):
     """Protocol session as its connection sees it."""
 
     closed: bool
+    has_failed: bool
+    """The session was ended by an error, which was its last frame."""
     frames: int
     is_authenticated: bool
     is_write_paused: bool
@@ -179,6 +191,8 @@ class StreamConnection(asyncio.BufferedProtocol):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reading = True
         self._stopping = False
+        self._lingering_since = 0.0
+        """Loop time at which lingering began, or 0."""
         self._has_own_buffer = False
         self._frames = 0
         self.peer = "unix"
@@ -205,14 +219,16 @@ class StreamConnection(asyncio.BufferedProtocol):
         self.server.connections.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        free_space = self._session.free_space()
+        free_space = None if self._lingering_since else self._session.free_space()
         self._has_own_buffer = free_space is not None
         return self.server.buffer if free_space is None else free_space
 
     def buffer_updated(self, nbytes: int) -> None:
         if self not in self.server.connections or self._stopping:
             return
-        if self._has_own_buffer:
+        if self._lingering_since:
+            self._received_at = self._loop.time() if self._loop is not None else 0.0
+        elif self._has_own_buffer:
             self._session.filled(nbytes)
             self._received()
         else:
@@ -267,7 +283,7 @@ class StreamConnection(asyncio.BufferedProtocol):
     def update_reading(self) -> None:
         """Pause or resume reading. Before reading resumes, the session processes bytes that it has buffered."""
         transport, session = self._transport, self._session
-        if transport is None or transport.is_closing() or self._stopping:
+        if transport is None or transport.is_closing() or self._stopping or self._lingering_since:
             return
         if self._reading and session.is_full:
             self._reading = False
@@ -295,10 +311,27 @@ class StreamConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def close(self) -> None:
-        """Flush, then close."""
+        """Flush, then close. After an error of the session the connection lingers first."""
         self.sender.flush()
-        if self._transport is not None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._session.has_failed and not self._lingering_since and not self._stopping:
+            self._linger(self._transport)
+        else:
             self._transport.close()
+
+    def _linger(self, transport: asyncio.Transport) -> None:
+        """Send no more, and discard what is received, until the client closes or a timeout passes (``check``)."""
+        if self._loop is None or self.sender.is_detached:
+            transport.close()
+            return
+        self._lingering_since = self._received_at = self._loop.time()
+        self.server.paused.discard(self)
+        if not self._reading:
+            self._reading = True
+            transport.resume_reading()
+        if transport.can_write_eof():  # over TLS the client sees the end when it closes, or after the timeout
+            transport.write_eof()
 
     def stop(self) -> None:
         """Begin the drain at server shutdown: read no more requests, answer those in flight."""
@@ -320,8 +353,12 @@ class StreamConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def check(self, now: float) -> None:
-        """Refuse the session if a frame or the silence of the client exceeds its timeout."""
+        """Refuse the session if a frame or the silence of the client exceeds its timeout; close one that lingered."""
         limits, session = self.server.limits, self._session
+        if self._lingering_since:
+            if now - self._received_at > LINGER_IDLE_SECONDS or now - self._lingering_since > LINGER_SECONDS:
+                self.close()
+            return
         started_at = self._frame_started_at if session.is_authenticated else self._since
         if started_at and self._reading and now - started_at > limits.frame_seconds:
             self.server.count("frame")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import stomp
 
-from tests.support.credentials import certificate, server_context
+from tests.support.credentials import certificate, client_context, server_context
 from tests.support.stomp_server import LiveServer, live
 from tests.support.wait import PATIENCE, until
 from yirangmq.client.connect import connect
@@ -190,3 +190,33 @@ def test_stomp_backpressure_bounds_memory_of_a_slow_client_and_does_not_affect_o
         until(lambda: quick.heard.messages and quick.heard.messages[-1].body == b"last")
     with connect(server.unix) as queues:
         until(lambda: queues.counts("slow").leased == 0)
+
+
+# -- an ERROR is read before the connection ends -----------------------------------------------------------------------
+
+OVER_LIMIT = 17 * 1024 * 1024
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+@pytest.mark.parametrize("is_length_given", [True, False])
+def test_stomp_error_for_a_body_over_the_limit_is_readable_after_the_whole_body_was_sent(
+    tmp_path: Path, is_tls: bool, is_length_given: bool
+) -> None:
+    """The client writes all of a frame before it reads: what the server does not want must not reset the connection."""
+    certificate(tmp_path)
+    with live(tmp_path / "d", tls=server_context(tmp_path) if is_tls else None) as server:
+        line = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
+        if is_tls:
+            line = client_context(tmp_path).wrap_socket(line, server_hostname="localhost")
+        with line:
+            line.sendall(b"CONNECT\naccept-version:1.2\n\n\0")
+            assert b"CONNECTED" in line.recv(4096)
+            length = f"content-length:{OVER_LIMIT}\n" if is_length_given else ""
+            head = f"SEND\ndestination:/queue/large\nreceipt:1\n{length}\n".encode()
+            line.sendall(head + b"x" * OVER_LIMIT + b"\0")
+            told = b""
+            while chunk := line.recv(65536):
+                told += chunk
+    assert told.startswith(b"ERROR\n")
+    assert str(16 * 1024 * 1024).encode() in told
+    assert told.endswith(b"\0")

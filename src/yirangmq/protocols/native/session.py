@@ -124,6 +124,7 @@ class NativeSession:
         self.topic_side: TopicSide = TopicSide(self, server_context.topics, line)
         self.client = ""
         self.closed = False
+        self.has_failed = False
         self.frames = 0
         self.pending = 0
         """Weight of the received requests that are not answered yet; reading pauses at ``max_pending``."""
@@ -179,6 +180,7 @@ class NativeSession:
 
     def refuse(self, error: QueueError, request: int = 0) -> None:
         """Send the error and close the connection."""
+        self.has_failed = True
         self.answer(FrameKind.ERROR, request, messages.failed(error))
         self.close()
         self._close()

@@ -83,6 +83,7 @@ class StompSession:
         self.was_delayed = False
         """True if its CONNECT was delayed, after too many wrong tokens from its address."""
         self.closed = False
+        self.has_failed = False
         self.frames = 0
         self.pending = 0
         self.max_pending = 256
@@ -314,6 +315,7 @@ class StompSession:
             self.context.refused_clients.add("stomp", self.peer(), error, "" if self.grant is None else self.grant.name)
         if receipt is not None:
             extra_headers["receipt-id"] = receipt
+        self.has_failed = True
         self._send_last = lambda: self._write(refusal(error, self.version, extra_headers))
         self._close_if_done()
 
@@ -323,7 +325,8 @@ class StompSession:
             self._send_last = lambda: None
 
     def _close_if_done(self) -> None:
-        if self._send_last is not None and not self.pending and not self.batch.steps and not self.records:
+        is_done = not self.pending and not self.batch.steps and not self.records
+        if self._send_last is not None and is_done and not self.closed:
             self._send_receipts(*self.batch.receipts)
             self.batch = CommitBatch()
             self._send_last()
