@@ -1,10 +1,13 @@
 """Clients that know both nodes of a pair: the real ``stomp.py`` with its list of addresses, and our own library. They
 reach the node that takes over, also when the other one is frozen and answers to nothing."""
 
+import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.failover.traffic import Program
+from tests.support.credentials import certificate
 from tests.support.pair import INTERVAL, Pair, pair
 from tests.support.server_process import until
 from yirangmq import NewMessage
@@ -137,3 +141,75 @@ def test_failover_client_whose_first_address_is_the_standby_publishes_to_the_act
             two.switch("a")
             client.publish("work", b"3")
         assert [sum(two.status(name)["backlog"].values()) for name in ("a", "b")] == [2, 1]
+
+
+# -- the recipes of docs/stomp.md --------------------------------------------------------------------------------------
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LARGE = "large" + "x" * 1_000_000
+"""More than the receive buffer of a socket holds: a write of it to a frozen node may block."""
+
+
+class Recipe:
+    """One of the example programs, as a process."""
+
+    def __init__(self, name: str, addresses: str, verb: str, **env: str) -> None:
+        command = [sys.executable, str(EXAMPLES / name), addresses, verb, "work"]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ | env
+        )
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip("\n"))
+
+    def write(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+@pytest.mark.parametrize("name", ["stomp_two_nodes.py", "stomp_two_nodes_asyncio.py"])
+def test_failover_stomp_recipe_leaves_a_frozen_active_node(tmp_path: Path, name: str, is_tls: bool) -> None:
+    """A producer and a consumer that were connected to the frozen node, and a producer that starts while it is frozen;
+    its address is the first of the list, and it goes on accepting connections."""
+    pytest.importorskip("stomp" if name == "stomp_two_nodes.py" else "stompman")
+    made, key = certificate(tmp_path)
+    options = ("--tls-cert", str(made), "--tls-key", str(key)) if is_tls else ()
+    env = {"YIRANGMQ_CA": str(made)} if is_tls else {}
+    with pair(tmp_path, *options) as two, ExitStack() as stack:
+        two.begin()
+        addresses = f"localhost:{two.stomp['a']},localhost:{two.stomp['b']}"
+
+        def run(verb: str) -> Recipe:
+            recipe = Recipe(name, addresses, verb, **env)
+            stack.callback(recipe.stop)
+            return recipe
+
+        consumer, producer = run("receive"), run("send")
+        producer.write("before")
+        until(lambda: "confirmed before" in producer.lines and "before" in consumer.lines)
+        two.signal("a", signal.SIGSTOP)
+        producer.write(LARGE)
+        producer.write("after")
+        late = run("send")
+        late.write("late")
+        until(lambda: "confirmed after" in producer.lines and "confirmed late" in late.lines)
+        until(lambda: {"after", "late", LARGE[:60]} <= {*consumer.lines})
+        assert two.works("b")
+        assert sorted(consumer.lines) == sorted({*consumer.lines}), "each once"
