@@ -1,4 +1,4 @@
-"""System clock, message ids and host facts: store time, UUIDv7, processor count, default consumer name.
+"""System clock, message ids and host facts: store time, UUIDv7, time zones, processor count, default consumer name.
 
 The production implementations of the ports ``core.ports.Clock`` and ``core.ports.Ids``. Other modules receive them as
 arguments; tests pass those of ``testing``.
@@ -14,7 +14,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, tzinfo
 from functools import partial
+
+from yirangmq.core.errors import BadInput
 
 MIN_CLOCK_STEP_MS = 1_000
 """Minimum difference in ms between wall clock and store time that counts as a clock that was set. Less is slewing, or
@@ -234,3 +237,26 @@ class SteadyClock:
 
     def ahead_ms(self) -> int:
         return self._wall() - self.now_ms()
+
+
+# -- time zones --------------------------------------------------------------------------------------------------------
+
+LOCAL_ZONE = "local"
+"""Name of the time zone that the system is set to."""
+
+
+def zone_of(name: str, field: str = "timezone") -> tzinfo:
+    """Return a time zone of the system's database. Raise ``BadInput`` if it is not there."""
+    if name == "UTC":
+        return UTC
+    from zoneinfo import ZoneInfo  # most processes need none
+
+    try:
+        return ZoneInfo(name)
+    except (ValueError, KeyError, OSError):
+        raise BadInput(f"{name!r} is not a time zone this machine knows", field=field) from None
+
+
+def zone_or_local(name: str, field: str) -> tzinfo | None:
+    """Return a time zone, or None for ``local``: ``datetime.fromtimestamp`` takes None as the zone of the system."""
+    return None if name == LOCAL_ZONE else zone_of(name, field)

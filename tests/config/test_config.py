@@ -48,6 +48,7 @@ def test_config_setting_can_be_given_by_file_variable_and_flag(name: str) -> Non
         "client_memory_bytes": "65MiB", "write_buffer_bytes": "8KiB", "max_frame_bytes": "2048", "node": "north",
         "pair_peer": "127.0.0.1:9", "pair_listen": "127.0.0.1:9", "pair_witness": "file:/w",
         "mq_unique": "true", "stay_awake": "off", "pair_handover": "off", "files_by_date_days": "8",
+        "files_by_date_zone": "Asia/Hong_Kong",
         "cors_origins": "https://app.example, http://localhost:3000", "http_hosts": "mq.example, *",
         "syslog": "udp:localhost:514", "bridges": '[{"name": "b", "queue": "q"}]',
         "processors": '{"*": {"integrity": "sha256"}}', "hooks": "bank, shop.rules",

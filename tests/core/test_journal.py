@@ -1,6 +1,7 @@
 """Which days may go, what is cut at the start, and what is told of a change."""
 
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from yirangmq.core.journal import (
     Position,
     Truncation,
     day_of,
+    hour_of,
     is_day,
     outcome_of,
     plan_recovery,
@@ -83,6 +85,30 @@ def test_files_by_date_day_is_a_utc_day_across_daylight_saving() -> None:
     assert day_of(before + 24 * HOUR_MS) == "2026-03-30"
     assert not is_day("2026-02-30")
     assert not is_day("2026-1-1")
+
+
+@pytest.mark.parametrize(
+    ("zone", "at", "before", "after"),
+    [
+        ("Asia/Hong_Kong", "2026-11-14T15:59:59Z", ("2026-11-14", 23, False), ("2026-11-15", 0, False)),
+        ("America/New_York", "2026-11-15T04:59:59Z", ("2026-11-14", 23, False), ("2026-11-15", 0, False)),
+        ("Asia/Kathmandu", "2026-11-14T18:14:59Z", ("2026-11-14", 23, False), ("2026-11-15", 0, False)),
+        # Clocks are put forward: there is no hour 2; and back: hour 2 comes twice.
+        ("Europe/Berlin", "2026-03-29T00:59:59Z", ("2026-03-29", 1, False), ("2026-03-29", 3, False)),
+        ("Europe/Berlin", "2026-10-25T00:59:59Z", ("2026-10-25", 2, False), ("2026-10-25", 2, True)),
+        # Clocks are put back at midnight: the day before comes again for an hour.
+        ("Atlantic/Azores", "2026-10-25T00:59:59Z", ("2026-10-25", 0, False), ("2026-10-25", 0, True)),
+        ("America/Havana", "2026-11-01T04:59:59Z", ("2026-11-01", 0, False), ("2026-11-01", 0, True)),
+        # A day that a zone never had.
+        ("Pacific/Apia", "2011-12-30T09:59:59Z", ("2011-12-29", 23, False), ("2011-12-31", 0, False)),
+    ],
+)
+def test_files_by_date_day_is_a_day_of_the_zone_across_daylight_saving(
+    zone: str, at: str, before: tuple[str, int, bool], after: tuple[str, int, bool]
+) -> None:
+    now = round(datetime.fromisoformat(at).timestamp() * 1000)
+    assert (hour_of(now, ZoneInfo(zone)), hour_of(now + 1000, ZoneInfo(zone))) == (before, after)
+    assert day_of(now + 1000, ZoneInfo(zone)) == after[0]
 
 
 # -- the start ------------------------------------------------------------------------------------------------------

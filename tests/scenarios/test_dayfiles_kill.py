@@ -7,8 +7,10 @@ import shutil
 import threading
 import time
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -115,3 +117,28 @@ def test_files_by_date_command_reports_a_server_that_has_none(tmp_path: Path) ->
         found = run_command(tmp_path, "files", "list", "--store", server.address)
         assert (found.returncode, "files_by_date" in found.stderr) == (3, True)
         assert not (tmp_path / "d" / "by-date").exists()
+
+
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago", "local"])
+def test_files_by_date_zone_is_that_of_the_setting_or_of_the_machine(tmp_path: Path, zone: str) -> None:
+    """These two zones are a day apart, so that one of them has another date than UTC at any time."""
+    there = ZoneInfo("Pacific/Kiritimati" if zone == "local" else zone)
+    made = Daemon(tmp_path, *ON, "--files-by-date-zone", zone)
+    try:
+        made.start(TZ=there.key)
+        before = datetime.now(there).date().isoformat()
+        with connect(made.address) as client:
+            client.publish("atm", b"1")
+            assert client.call("files_status")["zone"] == zone
+        folder = tmp_path / "d" / "by-date"
+        until(lambda: list(folder.glob("*/counts-*.json")), PATIENCE)
+        days = {before, datetime.now(there).date().isoformat()}  # midnight may have passed
+        assert {path.parent.name for path in folder.glob("*/*")} <= days
+    finally:
+        made.kill()
+
+
+def test_files_by_date_zone_that_the_machine_does_not_know_is_refused_at_the_start(tmp_path: Path) -> None:
+    found = run_command(tmp_path, "serve", "--data", "d", *ON, "--files-by-date-zone", "Mars/Olympus")
+    assert found.returncode == 2
+    assert "files_by_date_zone: 'Mars/Olympus' is not a time zone this machine knows" in found.stderr

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ DAY_MS = 86_400_000
 class Kept:
     """A store with files by date that can be closed, killed and opened again."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, zone: tzinfo | None = UTC) -> None:
+        self.zone = zone
         self.place = Place(kind, folder)
         self.root = folder / "by-date"
         self.clock = ManualClock()
@@ -33,7 +35,7 @@ class Kept:
     def open(self) -> Queues:
         self.inner = FailingStore(self.place.open())
         files = JournalFiles(self.root, self.disk, durability="os", file_bytes=4000)
-        self.store = JournaledStore(self.inner, files, self.clock)
+        self.store = JournaledStore(self.inner, files, self.clock, self.zone)
         self.queues = open_for_test(store=self.store, clock=self.clock, ids=self.ids)
         return self.queues
 
@@ -60,8 +62,8 @@ class Kept:
 
 
 @contextmanager
-def keeping(kind: str, folder: Path) -> Iterator[Kept]:
-    made = Kept(kind, folder)
+def keeping(kind: str, folder: Path, zone: tzinfo | None = UTC) -> Iterator[Kept]:
+    made = Kept(kind, folder, zone)
     yield made
     made.store.files.close()
     made.place.close()

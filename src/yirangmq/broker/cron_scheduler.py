@@ -9,10 +9,11 @@ Committer's thread only."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.clock import zone_of
 from yirangmq.core import cron
 from yirangmq.core.errors import BadInput, BadPolicy, QueueError, StoreError
 from yirangmq.core.events import Event, QueueChanged
@@ -31,17 +32,6 @@ class Tick(NamedTuple):
     queue: str
     schedule: Schedule
     at: int
-
-
-def zone_of(name: str) -> tzinfo:
-    if name == "UTC":
-        return UTC
-    from zoneinfo import ZoneInfo  # most queues have no schedule
-
-    try:
-        return ZoneInfo(name)
-    except (ValueError, KeyError, OSError):
-        raise BadInput(f"{name!r} is not a time zone this machine knows", field="timezone") from None
 
 
 def check_schedules(queue: str, policy: QueuePolicy) -> None:

@@ -41,6 +41,7 @@ from yirangmq.core.setting_types import (
     topic_or_nothing,
     whole_number,
     yes_or_no,
+    zone_name,
 )
 from yirangmq.core.validation import MAX_SECONDS
 from yirangmq.core.webhook import OutgoingNetworks, read_networks
@@ -419,6 +420,12 @@ class Settings:
         a_path("on", OFF),
         "every accepted message and its outcome as JSON lines by day (docs/files-by-date.md): `on` for DATA/by-date, a "
         "folder, or `off`",
+    )
+    files_by_date_zone: str = setting(
+        "UTC",
+        zone_name,
+        "time zone whose calendar days are the folders of the files by date: `UTC`, `local` (that of the machine), or "
+        "a name such as `Asia/Hong_Kong`",
     )
     files_by_date_days: int = setting(
         KEEP_DAYS, whole_number(1, 36_500), "days before today whose files are kept; longer where a message waits"

@@ -1,14 +1,15 @@
 """Message journal (files by date): outcomes of messages, retention of days, and recovery after a crash.
 
 Three decisions: which changes of a message are recorded as an outcome; which days may be deleted; and, at startup,
-which bytes of the files the store never confirmed and must be truncated. A day is a day of UTC.
+which bytes of the files the store never confirmed and must be truncated. A day is a day of a time zone,
+UTC by default.
 
 The store keeps the journal's position in the same commit as the messages, so the journal is complete up to there.
 ``format.journal_line`` has the lines, ``stores.journal`` the files. Pure: today's date is an argument."""
 
 import re
 from collections.abc import Iterable, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -96,8 +97,23 @@ class RetentionVerdict(NamedTuple):
     why: str
 
 
-def day_of(now_ms: int) -> str:
-    return datetime.fromtimestamp(now_ms / 1000, UTC).date().isoformat()
+class ZoneHour(NamedTuple):
+    """Hour of a day in some time zone. ``is_repeated``: the second of two hours of the same name, which occur
+    when clocks are put back."""
+
+    day: str
+    hour: int
+    is_repeated: bool
+
+
+def hour_of(now_ms: int, zone: tzinfo | None = UTC) -> ZoneHour:
+    """Return the hour of an instant in a zone. ``zone``: None is the local time of the system."""
+    there = datetime.fromtimestamp(now_ms / 1000, zone)
+    return ZoneHour(there.date().isoformat(), there.hour, there.fold == 1)
+
+
+def day_of(now_ms: int, zone: tzinfo | None = UTC) -> str:
+    return hour_of(now_ms, zone).day
 
 
 def is_day(name: str) -> bool:

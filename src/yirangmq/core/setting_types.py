@@ -115,6 +115,16 @@ def file_mode(value: object) -> int:
     return int(value, 8)
 
 
+ZONE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+){0,2}")
+
+
+def zone_name(value: object) -> str:
+    """Read the name of a time zone. Whether this machine knows it is found out when it is used."""
+    if not isinstance(value, str) or not ZONE_NAME.fullmatch(value):
+        raise ValueError(f"must be UTC, local, or the name of a time zone such as Asia/Hong_Kong, not {value!r}")
+    return value
+
+
 def plain_name(value: object) -> str:
     try:
         return check_consumer(value, "")

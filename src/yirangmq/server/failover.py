@@ -18,7 +18,7 @@ since then are written to ``overlap-TERM.jsonl``, one JSON document a line. Both
 import asyncio
 import os
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +27,7 @@ from yirangmq.broker import export_import
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.store_time import resume
-from yirangmq.clock import SystemClock, TimeOrderedIds
+from yirangmq.clock import SystemClock, TimeOrderedIds, zone_or_local
 from yirangmq.config.config import Config
 from yirangmq.config.settings import OFF
 from yirangmq.core.alert_rules import KEYS_DIFFER, InactiveFacts, PeerFacts, RoleChange
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 # -- adoption of a store, and the overlap report -----------------------------------------------------------------------
 
 
-def adopt(ours: Queues, url: str, here: str, there: str, *, dry_run: bool) -> dict[str, Any]:
+def adopt(ours: Queues, url: str, here: str, there: str, *, dry_run: bool, zone: tzinfo | None = UTC) -> dict[str, Any]:
     """Move the messages of a store that no server holds into ours. The lock of that store is held meanwhile."""
     scheme, _, path = url.partition(":")
     if scheme not in ("sqlite", "files") or not path:
@@ -65,13 +65,13 @@ def adopt(ours: Queues, url: str, here: str, there: str, *, dry_run: bool) -> di
         raise NotFound(f"there is no store at {path}", field="store")
     lock = StoreLock(url, Holder(os.getpid(), "", here, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"))
     try:
-        with _open_adopted_store(url, Path(path), dry_run=dry_run) as theirs:
+        with _open_adopted_store(url, Path(path), zone, dry_run=dry_run) as theirs:
             return export_import.adopt(ours, theirs, here, there, dry_run=dry_run)
     finally:
         lock.close()
 
 
-def _open_adopted_store(url: str, path: Path, *, dry_run: bool) -> Queues:
+def _open_adopted_store(url: str, path: Path, zone: tzinfo | None, *, dry_run: bool) -> Queues:
     """Open the store to adopt, with its files by date if they are beside it: they record the messages that leave."""
     store = open_store(url)
     files = path.absolute().parent / DEFAULT_FOLDER
@@ -79,7 +79,7 @@ def _open_adopted_store(url: str, path: Path, *, dry_run: bool) -> Queues:
         has_files = read_position(transaction) is not None and files.is_dir()
     clock = SystemClock()
     if has_files and not dry_run:
-        store = JournaledStore(store, JournalFiles(files), clock)
+        store = JournaledStore(store, JournalFiles(files), clock, zone)
     queues = Queues(store, clock, TimeOrderedIds(clock.now_ms))
     resume(queues.operations.store_time, store)
     return queues
@@ -371,7 +371,7 @@ class ServerPairNode:
             hint = "a store is adopted by the active node: run this there, or make this node active (`pair switch`)"
             done(None, WrongState(f"{hint}; {self.node.refusal()}", field="store"))
             return
-        here = self._config.node_name
+        here, zone = self._config.node_name, zone_or_local(self._config.files_by_date_zone, "files_by_date_zone")
         if node == here:
             done(None, WrongState("that is this node", field="node"))
             return
@@ -381,7 +381,10 @@ class ServerPairNode:
                 self.node.memory.append_history("adopted", {"from": node, "store": url, **found})
             done(found, error)
 
-        self._parts.pages.start(lambda queues, _: adopt(queues, url, here, node, dry_run=dry_run), {}, on_done)
+        def work(queues: Queues, _: Given) -> dict[str, Any]:
+            return adopt(queues, url, here, node, dry_run=dry_run, zone=zone)
+
+        self._parts.pages.start(work, {}, on_done)
 
 
 def _backlog(transaction: Transaction) -> dict[str, int]:

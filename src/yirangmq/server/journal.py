@@ -6,15 +6,16 @@ housekeeping as well. Both run in the thread of the paged calls. After an error 
 Opening the store repairs its journal (``stores.journal``), and each repair is logged. The methods are
 ``files_status``, ``files_check`` and ``files_housekeep``."""
 
+from datetime import tzinfo
 from pathlib import Path
 from typing import Any
 
 from yirangmq.admin.registry import Given, MethodRegistry, PagedMethods, read_arguments
 from yirangmq.broker.queues import Queues
-from yirangmq.clock import SystemClock
+from yirangmq.clock import SystemClock, zone_or_local
 from yirangmq.config.config import Config
 from yirangmq.core.errors import QueueError
-from yirangmq.core.journal import day_of
+from yirangmq.core.journal import ZoneHour, day_of, hour_of
 from yirangmq.core.ports import Clock, Store, Transaction
 from yirangmq.format.journal_line import instant
 from yirangmq.format.json_codec import dumps
@@ -23,15 +24,18 @@ from yirangmq.stores.journal.files import JournalFiles
 from yirangmq.stores.journal.maintenance import JournalCheckResult, JournalRetention, check, housekeep
 from yirangmq.stores.journal.store import JournaledStore
 
-HOUR_MS = 3_600_000
 RETRY_MS = 60_000
 """Retry interval after an error of the disk."""
+
+
+def zone_of_days(config: Config) -> tzinfo | None:
+    return zone_or_local(config.files_by_date_zone, "files_by_date_zone")
 
 
 def open_journaled(config: Config, store: Store) -> JournaledStore:
     """Wrap a store with the files by date. Opening repairs them; each repair is logged."""
     day_files = JournalFiles(Path(config.day_files_folder).absolute(), durability=store.durability())
-    made = JournaledStore(store, day_files, SystemClock())
+    made = JournaledStore(store, day_files, SystemClock(), zone_of_days(config))
     for finding in made.findings:
         log.warning("files_by_date_repaired", extra=values(kind=finding.kind, where=finding.where, text=finding.text))
     return made
@@ -56,23 +60,26 @@ class DayFilesMaintenance:
         self._store = store
         self._files = store.files
         self._keep_days = config.files_by_date_days
+        self._zone_name = config.files_by_date_zone
         self._node = config.node_name
         self._pages = pages
         self._clock = clock
-        self._snapshot_hour = -1
+        self._zone = zone_of_days(config)
+        self._snapshot_hour: ZoneHour | None = None
         self._last_housekeeping_day = ""
         self._is_busy = False
         self._retry_at = 0
 
     def facts(self) -> dict[str, Any]:
         end = self._files.end
-        return {"folder": str(self._files.root), "keepDays": self._keep_days, "file": end.file, "fileBytes": end.size}
+        kept = {"keepDays": self._keep_days, "zone": self._zone_name}
+        return {"folder": str(self._files.root), **kept, "file": end.file, "fileBytes": end.size}
 
     def tick(self) -> None:
         """Start a snapshot if the hour of the wall clock has changed, in either direction; also starts housekeeping
         if the day has changed."""
         now = self._clock.wall_ms()
-        if self._is_busy or now // HOUR_MS == self._snapshot_hour or 0 <= self._retry_at - now < RETRY_MS:
+        if self._is_busy or 0 <= self._retry_at - now < RETRY_MS or hour_of(now, self._zone) == self._snapshot_hour:
             return
         self._is_busy = True
         try:
@@ -85,18 +92,19 @@ class DayFilesMaintenance:
     def _done(self, now: Any, error: QueueError | None) -> None:
         self._is_busy = False
         if error is None:
-            self._snapshot_hour = now // HOUR_MS
+            self._snapshot_hour = hour_of(now, self._zone)
         else:
             self._retry_at = self._clock.wall_ms() + RETRY_MS
             log.error("files_by_date_failed", extra=values(error=str(error)))
 
     def _write_snapshot(self, queues: Queues, given: Given) -> int:
         now: int = given["now"]
-        day = day_of(now)
+        day, hour, is_repeated = hour_of(now, self._zone)
         counts = queues.read(_counts)
         total = {name: sum(of[name] for of in counts.values()) for name in next(iter(counts.values()), {})}
         snapshot = {"at": instant(now), "node": self._node, "total": total, "queues": counts}
-        self._files.write_extra_file(day, f"counts-{now // HOUR_MS % 24:02d}.json", dumps(snapshot) + b"\n")
+        name = f"counts-{hour:02d}{'b' if is_repeated else ''}.json"
+        self._files.write_extra_file(day, name, dumps(snapshot) + b"\n")
         if day != self._last_housekeeping_day:
             result = housekeep(self._files.root, queues.read, day, self._keep_days)
             self._last_housekeeping_day = day
@@ -112,7 +120,9 @@ class DayFilesMaintenance:
             given,
             lambda values: (values.whole("days", self._keep_days, least=1, most=36_500), values.flag("dry_run", False)),
         )
-        result = housekeep(self._files.root, queues.read, day_of(self._clock.wall_ms()), keep, dry_run=dry_run)
+        result = housekeep(
+            self._files.root, queues.read, day_of(self._clock.wall_ms(), self._zone), keep, dry_run=dry_run
+        )
         return housekeeping_document(result, dry_run=dry_run)
 
 

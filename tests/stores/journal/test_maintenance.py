@@ -3,7 +3,9 @@
 import os
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -11,6 +13,7 @@ from tests.support.day_files import DAY_MS, Kept, keeping
 from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.core.errors import BadInput
 from yirangmq.core.journal import day_of
+from yirangmq.format.journal_line import read
 from yirangmq.stores.journal import files
 from yirangmq.stores.journal.maintenance import JournalRetention, housekeep
 
@@ -132,3 +135,66 @@ def test_files_by_date_snapshot_replaces_the_snapshot_of_the_same_hour(one: Kept
         one.store.files.write_extra_file("2026-01-13", "counts-09.json", text)
     assert (one.root / "2026-01-13" / "counts-09.json").read_bytes() == b"2\n"
     assert [path.name for path in (one.root / "2026-01-13").iterdir()] == ["counts-09.json"]
+
+
+# -- days of a time zone -----------------------------------------------------------------------------------------------
+
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+@pytest.mark.parametrize("zone", ["Asia/Hong_Kong", "America/New_York", "Europe/Berlin", "Australia/Lord_Howe"])
+@pytest.mark.parametrize("start", ["2026-03-28", "2026-10-24"])
+def test_files_by_date_in_a_zone_are_in_the_folder_of_the_local_day_and_kept_by_it(
+    tmp_path: Path, zone: str, start: str
+) -> None:
+    """Nine days around a change of the clocks, with a killed process at each local midnight and in the night's hours:
+    each message is in the folder of its local day, the comparison at the start finds nothing, and the eighth day goes
+    at the local midnight, not at that of UTC."""
+    there = ZoneInfo(zone)
+    with keeping("sqlite", tmp_path, there) as kept:
+        first = datetime.fromisoformat(f"{start}T12:00").replace(tzinfo=there)
+        kept.clock.advance(round(first.timestamp() * 1000) - kept.clock.now_ms())
+        sent: list[tuple[str, str]] = []
+        while True:
+            day = day_of(kept.clock.now_ms(), there)
+            if len({one for one, _ in sent} | {day}) > 9:
+                break
+            if (datetime.fromtimestamp(kept.clock.now_ms() / 1000, there).hour) in (23, 0, 2):
+                kept.killed()
+                assert kept.store.findings == []
+            sent.append((day, kept.queues.publish("q", b"x").id))
+            kept.queues.ack(kept.queues.lease("q")[0].lease_id)
+            kept.clock.advance(HOUR_MS)
+        kept.store.start_day()
+        kept.agrees()
+        found = [
+            (name.partition("/")[0], one["messageId"])
+            for name in files.files(kept.root)
+            for one in map(read, files.lines(kept.root / name))
+            if one["record"] == "accepted"
+        ]
+        assert found == sent
+        days = sorted({day for day, _ in sent})
+        now, root, read_store = kept.clock.now_ms(), kept.root, kept.queues.read
+        assert housekeep(root, read_store, day_of(now - HOUR_MS, there), dry_run=True).removed == days[:1]
+        assert housekeep(root, read_store, day_of(now, there)).removed == days[:2], "from midnight there"
+
+
+@pytest.mark.parametrize(("before", "after"), [("Pacific/Kiritimati", "Pacific/Pago_Pago"), ("UTC", "Asia/Hong_Kong")])
+def test_files_by_date_zone_may_change_between_two_starts(tmp_path: Path, before: str, after: str) -> None:
+    """A change of the zone moves later records to another day, also to an earlier one; nothing is lost or compared
+    wrongly, and the day that is written is not removed."""
+    with keeping("sqlite", tmp_path, ZoneInfo(before)) as kept:
+        for _ in range(30):
+            kept.queues.publish("q", b"x")
+            kept.clock.advance(HOUR_MS)
+        kept.zone = ZoneInfo(after)
+        kept.killed()
+        assert kept.store.findings == []
+        for _ in range(30):
+            kept.queues.publish("q", b"x")
+            kept.clock.advance(HOUR_MS)
+        kept.killed()
+        assert kept.store.findings == []
+        kept.agrees()
+        assert len(kept.records) == 60

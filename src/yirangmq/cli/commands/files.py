@@ -15,7 +15,7 @@ from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
 from yirangmq.cli.table import TableColumn
-from yirangmq.clock import SystemClock
+from yirangmq.clock import SystemClock, zone_or_local
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.journal import JournalRecordKind, day_of, is_day
@@ -82,7 +82,7 @@ def run_list(args: argparse.Namespace, screen: Screen) -> int:
 
 def show_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "day", nargs="?", metavar="DAY", help="such as 2026-11-15, of UTC (default: all that are there)"
+        "day", nargs="?", metavar="DAY", help="folder, such as 2026-11-15 (default: all that are there)"
     )
     parser.add_argument("-q", "--queue", metavar="NAME", help="only records of this queue")
     parser.add_argument("--id", metavar="ID", help="only records of this message: its whole story")
@@ -172,13 +172,16 @@ def housekeep_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--days", type=int, metavar="N", help=f"days before today to keep (default: the server's, or {KEEP_DAYS})"
     )
+    parser.add_argument(
+        "--zone", default="UTC", metavar="NAME", help="without a server: its files_by_date_zone (default: UTC)"
+    )
     arguments.dry_run(parser)
     place_options(parser)
 
 
 def run_housekeep(args: argparse.Namespace, screen: Screen) -> int:
     days = None if args.days is None else validation.check_count(args.days, "days", least=1, most=36_500)
-    today = day_of(SystemClock().wall_ms())
+    today = day_of(SystemClock().wall_ms(), zone_or_local(args.zone, "zone"))
 
     def run_locally(root: Path, queues: Queues) -> dict[str, Any]:
         facts = housekeep(root, queues.read, today, days or KEEP_DAYS, dry_run=args.dry_run)

@@ -13,6 +13,7 @@ was interrupted, corrections are appended after its lines."""
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from datetime import UTC, tzinfo
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
@@ -226,12 +227,14 @@ COMPLETED = tuple(state for state in STORED_STATES if state is not State.DRAFT)
 class JournaledStore:
     """Store decorator (``core.ports.Store``) that journals each commit.
 
-    Members not defined here are those of the inner store. ``_known`` is the last position written."""
+    Members not defined here are those of the inner store. ``zone``: the time zone of the day folders; None is that of
+    the system. ``_known`` is the last position written."""
 
-    def __init__(self, store: Store, day_files: JournalFiles, clock: Clock) -> None:
+    def __init__(self, store: Store, day_files: JournalFiles, clock: Clock, zone: tzinfo | None = UTC) -> None:
         self._store = store
         self.files = day_files
         self._clock = clock
+        self._zone = zone
         self._known = Position()
         self.findings = self._open()
         """Faults found at the start, repaired or not."""
@@ -347,7 +350,7 @@ class JournaledStore:
     def _write(self, inner: Transaction, recorded: "JournaledTransaction") -> Position:
         """Append the lines and put the new position into the transaction. Requires the lock of the files."""
         now = self._clock.wall_ms()
-        mark = self.files.append(day_of(now), recorded.lines(now))
+        mark = self.files.append(day_of(now, self._zone), recorded.lines(now))
         begin = self._known.size if mark.file == self._known.file else 0
         known = Position(mark.file, mark.size, max(self._known.seq, recorded.seq), begin)
         inner.set_note(POSITION_NOTE, write_position(known))
