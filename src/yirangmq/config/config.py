@@ -208,8 +208,6 @@ def _check_cluster(config: Config) -> None:
         raise BadInput("are kept on one machine's disk; a store in etcd has queues alone", field="topics")
     if config.pair_peer:
         raise BadInput("a store in etcd has as many nodes as you like; a pair is for two disks", field="pair_peer")
-    if config.day_files_folder:
-        raise BadInput("are files of one machine; a store in etcd is every node's", field="files_by_date")
     if config.max_store_bytes:
         raise BadInput("etcd has its own, --quota-backend-bytes; say it as ?quota=BYTES", field="max_store_bytes")
 

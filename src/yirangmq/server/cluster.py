@@ -3,7 +3,8 @@
 The store reports leadership and inbox changes in its etcd thread. Both are passed to the loop's thread, where
 everything else here runs.
 
-A new leader resumes store time, releases what connections of the former leader held, and adopts changed defaults.
+A new leader resumes store time, opens its files by date, releases what connections of the former leader held, and
+adopts changed defaults.
 Then it serves; if the store refuses, it tries again after a second. A former leader stops its work and redirects its
 clients. A follower passes the connections of its clients on to the leader (``protocols.leader_proxy``). The address,
 secret and certificate pin of the leader are in the leader's key."""
@@ -15,7 +16,7 @@ import secrets
 import socket
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from yirangmq.broker.bulk import BulkOperations
 from yirangmq.broker.expiry_sweeper import check_unmarked
@@ -26,11 +27,13 @@ from yirangmq.cluster.keys import InboxMessage
 from yirangmq.cluster.leadership import Leader
 from yirangmq.config.config import Config
 from yirangmq.core.errors import NotActive, QueueError
-from yirangmq.core.ports import Clock, Transaction
+from yirangmq.core.ports import Clock, Store, Transaction
 from yirangmq.observe.logs import log, values
 from yirangmq.protocols.etcd_inbox import EtcdInbox
 from yirangmq.protocols.leader_proxy import LeaderAddress, LeaderProxy
+from yirangmq.server.journal import log_repairs
 from yirangmq.stores.etcd.store import EtcdStore
+from yirangmq.stores.journal.store import JournaledStore
 
 if TYPE_CHECKING:
     from yirangmq.observe.prometheus import MetricValue
@@ -59,9 +62,10 @@ class ServerClusterNode:
 
     Created on the loop's thread. Only the callbacks of the store are called in the etcd thread."""
 
-    def __init__(self, config: Config, store: EtcdStore, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, config: Config, store: EtcdStore | JournaledStore, tls: ssl.SSLContext | None) -> None:
         self._config = config
-        self._store = store
+        self._journal = store if isinstance(store, JournaledStore) else None
+        self._store = cast("EtcdStore", store.inner_store) if isinstance(store, JournaledStore) else store
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._secret = secrets.token_urlsafe(24)
@@ -160,11 +164,13 @@ class ServerClusterNode:
         committer = self._parts.committer
         committer.resume_time()
         try:
-            with self._store.transaction() as transaction:
+            store: Store = self._store
+            if self._journal is not None:
+                store = self._journal
+                log_repairs(self._journal.begin_term())
+            with store.transaction() as transaction:
                 self._parts.release_stale_leases(transaction)
-            BulkOperations(
-                ThreadedGroupCommitter(self._store), committer.operations, self._parts.clock
-            ).adopt_defaults()
+            BulkOperations(ThreadedGroupCommitter(store), committer.operations, self._parts.clock).adopt_defaults()
             committer.read(check_unmarked)
         except QueueError as error:
             log.warning("server_activation_failed", extra=values(error=str(error)))

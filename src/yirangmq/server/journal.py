@@ -6,6 +6,7 @@ housekeeping as well. Both run in the thread of the paged calls. After an error 
 Opening the store repairs its journal (``stores.journal``), and each repair is logged. The methods are
 ``files_status``, ``files_check`` and ``files_housekeep``."""
 
+from collections.abc import Callable, Iterable
 from datetime import tzinfo
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from yirangmq.clock import SystemClock, zone_or_local
 from yirangmq.config.config import Config
 from yirangmq.core.errors import QueueError
 from yirangmq.core.journal import ZoneHour, day_of, hour_of
-from yirangmq.core.ports import Clock, Store, Transaction
+from yirangmq.core.ports import Clock, Finding, Store, Transaction
 from yirangmq.format.journal_line import instant
 from yirangmq.format.json_codec import dumps
 from yirangmq.observe.logs import log, values
@@ -33,18 +34,30 @@ def zone_of_days(config: Config) -> tzinfo | None:
 
 
 def open_journaled(config: Config, store: Store) -> JournaledStore:
-    """Wrap a store with the files by date. Opening repairs them; each repair is logged."""
+    """Wrap a store with the files by date. Opening repairs them; each repair is logged.
+
+    Those of a store in etcd are opened when this node begins to lead."""
     day_files = JournalFiles(Path(config.day_files_folder).absolute(), durability=store.durability())
-    made = JournaledStore(store, day_files, SystemClock(), zone_of_days(config))
-    for finding in made.findings:
-        log.warning("files_by_date_repaired", extra=values(kind=finding.kind, where=finding.where, text=finding.text))
+    node = config.node_name if config.is_clustered else ""
+    made = JournaledStore(store, day_files, SystemClock(), zone_of_days(config), node)
+    log_repairs(made.findings)
     return made
 
 
+def log_repairs(findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        log.warning("files_by_date_repaired", extra=values(kind=finding.kind, where=finding.where, text=finding.text))
+
+
 def build_day_files(
-    config: Config, store: JournaledStore, pages: PagedMethods, clock: Clock, calls: MethodRegistry
+    config: Config,
+    store: JournaledStore,
+    pages: PagedMethods,
+    clock: Clock,
+    calls: MethodRegistry,
+    leads: Callable[[], bool] | None,
 ) -> "DayFilesMaintenance":
-    made = DayFilesMaintenance(config, store, pages, clock)
+    made = DayFilesMaintenance(config, store, pages, clock, leads)
     calls.add_entry("files_status", lambda committer, given, done: done(made.facts(), None))
     calls.add_paged(pages, "files_check", made.check)
     calls.add_paged(pages, "files_housekeep", made.housekeep)
@@ -54,9 +67,18 @@ def build_day_files(
 class DayFilesMaintenance:
     """Snapshots and retention of the files by date.
 
-    ``tick`` is called about once a second on the loop's thread; long work runs in the thread of the paged calls."""
+    ``tick`` is called about once a second on the loop's thread; long work runs in the thread of the paged calls.
+    ``leads``: whether this node leads a store that several nodes share; None if it has the store for itself."""
 
-    def __init__(self, config: Config, store: JournaledStore, pages: PagedMethods, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: Config,
+        store: JournaledStore,
+        pages: PagedMethods,
+        clock: Clock,
+        leads: Callable[[], bool] | None = None,
+    ) -> None:
+        self._leads = leads
         self._store = store
         self._files = store.files
         self._keep_days = config.files_by_date_days
@@ -70,6 +92,10 @@ class DayFilesMaintenance:
         self._is_busy = False
         self._retry_at = 0
 
+    @property
+    def _current_day(self) -> str:
+        return self._files.end.file.partition("/")[0]
+
     def facts(self) -> dict[str, Any]:
         end = self._files.end
         kept = {"keepDays": self._keep_days, "zone": self._zone_name}
@@ -78,6 +104,8 @@ class DayFilesMaintenance:
     def tick(self) -> None:
         """Start a snapshot if the hour of the wall clock has changed, in either direction; also starts housekeeping
         if the day has changed."""
+        if self._leads is not None and not self._leads():
+            return
         now = self._clock.wall_ms()
         if self._is_busy or 0 <= self._retry_at - now < RETRY_MS or hour_of(now, self._zone) == self._snapshot_hour:
             return
@@ -106,23 +134,22 @@ class DayFilesMaintenance:
         name = f"counts-{hour:02d}{'b' if is_repeated else ''}.json"
         self._files.write_extra_file(day, name, dumps(snapshot) + b"\n")
         if day != self._last_housekeeping_day:
-            result = housekeep(self._files.root, queues.read, day, self._keep_days)
+            result = housekeep(self._files.root, queues.read, day, self._keep_days, current=self._current_day)
             self._last_housekeeping_day = day
             log.info("files_by_date_cleaned", extra=values(**housekeeping_document(result, dry_run=False)))
         return now
 
     def check(self, queues: Queues, given: Given) -> dict[str, Any]:
         read_arguments(given, lambda values: None)
-        return check_document(check(self._files.root, queues.read))
+        return check_document(check(self._files.root, queues.read, is_shared=self._leads is not None))
 
     def housekeep(self, queues: Queues, given: Given) -> dict[str, Any]:
         keep, dry_run = read_arguments(
             given,
             lambda values: (values.whole("days", self._keep_days, least=1, most=36_500), values.flag("dry_run", False)),
         )
-        result = housekeep(
-            self._files.root, queues.read, day_of(self._clock.wall_ms(), self._zone), keep, dry_run=dry_run
-        )
+        today = day_of(self._clock.wall_ms(), self._zone)
+        result = housekeep(self._files.root, queues.read, today, keep, dry_run=dry_run, current=self._current_day)
         return housekeeping_document(result, dry_run=dry_run)
 
 

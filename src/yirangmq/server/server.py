@@ -359,7 +359,9 @@ class Daemon:
     def _build_day_files(self, calls: MethodRegistry) -> "DayFilesMaintenance":
         from yirangmq.server.journal import build_day_files  # a server without them does not load them
 
-        return build_day_files(self._config, cast("Any", self._store), self._pages, self._context.clock, calls)
+        cluster = self._cluster
+        leads = None if cluster is None else lambda: cluster.is_on
+        return build_day_files(self._config, cast("Any", self._store), self._pages, self._context.clock, calls, leads)
 
     # -- node of a pair ------------------------------------------------------------------------------------------------
 

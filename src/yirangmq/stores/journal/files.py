@@ -57,9 +57,11 @@ class JournalFiles:
     # -- opening --------------------------------------------------------------------------------------------------
 
     def open(self, known: Position | None) -> list[Finding]:
-        """Recover the files: truncate lines behind the store's position ``known``.
+        """Recover the files: truncate lines behind the store's position ``known``. They may be open already.
 
         Return findings about truncated lines, and about files that are shorter than the position says."""
+        self._close_file()
+        self._file, self._size, self._is_dirty = "", 0, False
         with os_errors_translated(self.root):
             make_folders(self.root)
             self._disk.access = access_in(self.root)

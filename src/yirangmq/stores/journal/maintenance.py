@@ -54,12 +54,22 @@ class JournalRetention(NamedTuple):
 
 
 def housekeep(
-    root: Path, read: Read, today: str, keep: int = KEEP_DAYS, *, dry_run: bool = False, disk: Disk | None = None
+    root: Path,
+    read: Read,
+    today: str,
+    keep: int = KEEP_DAYS,
+    *,
+    dry_run: bool = False,
+    disk: Disk | None = None,
+    current: str | None = None,
 ) -> JournalRetention:
+    """Remove the days that are old enough and settled. ``current``: the day that is being written; None is the one of
+    the position in the store."""
     if keep < 1:
         raise BadInput(f"must be at least 1, not {keep}", field="days")
     removed, kept, freed = [], [], 0
-    current = _current(read)
+    if current is None:
+        current = _current(read)
     for verdict in retention_verdicts(files.days(root), today, keep):
         why = verdict.why
         if not why:
@@ -148,11 +158,14 @@ class MessageFlags:
 
 
 class JournalCheck:
-    """One run of the journal check. Memory: one byte per message number, in blocks."""
+    """One run of the journal check. Memory: one byte per message number, in blocks.
 
-    def __init__(self, root: Path, read: Read | None) -> None:
+    ``is_shared``: other nodes have files of the same store, so that the outcome of a message may be in those."""
+
+    def __init__(self, root: Path, read: Read | None, *, is_shared: bool = False) -> None:
         self._root = root
         self._read = read
+        self._is_shared = is_shared
         self._flags = MessageFlags()
         self._ends: dict[str, int] = {}
         self._deleted: dict[str, int] = {}
@@ -166,7 +179,7 @@ class JournalCheck:
         for seq in waiting:
             if not self._flags.get(seq) & ACCEPTED:
                 self._find("missing", str(self._root), f"message number {seq} waits in the store and is in no file")
-        if self._read is not None:
+        if self._read is not None and not self._is_shared:
             self._check_unsettled(self._read)
         if self._more:
             self._findings.append(Finding("more", str(self._root), f"and {self._more} more"))
@@ -271,6 +284,6 @@ def _numbers(read: Read, queue: str, state: State) -> Iterator[int]:
         is_first = False
 
 
-def check(root: Path, read: Read | None) -> JournalCheckResult:
+def check(root: Path, read: Read | None, *, is_shared: bool = False) -> JournalCheckResult:
     """Check the journal. ``read`` runs read-only work in the store; None checks the files only."""
-    return JournalCheck(root, read).run()
+    return JournalCheck(root, read, is_shared=is_shared).run()

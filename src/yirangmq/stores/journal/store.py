@@ -8,7 +8,11 @@ behind that position are truncated (``JournalFiles.open``). A failed commit trun
 the commit and carry its time. A transaction that accepts and settles nothing writes no lines.
 
 At open the store is compared with the position: messages without a line get one. If the last commit of a files store
-was interrupted, corrections are appended after its lines."""
+was interrupted, corrections are appended after its lines.
+
+Several nodes may share a store, of which one leads at a time. Each node then has files and a position of its own, with
+the commits of its terms, and the comparison is made at the begin of each term: messages that another leader accepted
+and that are still in the store get a line. Their outcomes in another node's term are in that node's files alone."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -162,6 +166,7 @@ def _outcome_in_store(row: Message) -> MessageOutcome:
 # -- position, and lines against messages ------------------------------------------------------------------------------
 
 POSITION_NOTE = "files-by-date/position"
+"""Store note with the position. A node of a shared store has its own: this name, a slash and the node's name."""
 
 
 def accepted_in(root: Path) -> frozenset[tuple[int, str]]:
@@ -202,9 +207,9 @@ def correction_of(head: JournalLineHead, row: Message | None) -> MessageOutcome 
     return MessageOutcome(row, row.state, None, row.attempt, "", 0, "not_stored")
 
 
-def read_position(transaction: Transaction) -> Position | None:
+def read_position(transaction: Transaction, note: str = POSITION_NOTE) -> Position | None:
     """Read the position up to which the files are valid. Return None if there is none, or it cannot be parsed."""
-    text = transaction.note(POSITION_NOTE)
+    text = transaction.note(note)
     if text is None:
         return None
     try:
@@ -228,15 +233,20 @@ class JournaledStore:
     """Store decorator (``core.ports.Store``) that journals each commit.
 
     Members not defined here are those of the inner store. ``zone``: the time zone of the day folders; None is that of
-    the system. ``_known`` is the last position written."""
+    the system. ``node``: the name of this node if several share the store; ``begin_term`` then opens the files, each
+    time that this node begins to lead. ``_known`` is the last position written."""
 
-    def __init__(self, store: Store, day_files: JournalFiles, clock: Clock, zone: tzinfo | None = UTC) -> None:
+    def __init__(
+        self, store: Store, day_files: JournalFiles, clock: Clock, zone: tzinfo | None = UTC, node: str = ""
+    ) -> None:
+        self.inner_store = store
         self._store = store
         self.files = day_files
         self._clock = clock
         self._zone = zone
+        self._note = f"{POSITION_NOTE}/{node}" if node else POSITION_NOTE
         self._known = Position()
-        self.findings = self._open()
+        self.findings = [] if node else self._open()
         """Faults found at the start, repaired or not."""
 
     def __getattr__(self, name: str) -> Any:
@@ -274,7 +284,7 @@ class JournaledStore:
 
     def _open(self) -> list[Finding]:
         with self._store.transaction() as transaction:
-            known, place = read_position(transaction), transaction.places(1)
+            known, place = read_position(transaction, self._note), transaction.places(1)
         findings = self.files.open(known)
         self._known = known or Position()
         if known is None or any(finding.kind == "lost" for finding in findings):
@@ -285,11 +295,27 @@ class JournaledStore:
         self._advance_position()
         return findings
 
+    def begin_term(self) -> list[Finding]:
+        """Open the files at the begin of a leader term of this node; return the findings.
+
+        The last commit is not compared: other leaders may have changed its messages since, and a shared store commits
+        as a whole."""
+        with self._store.transaction(write=False) as transaction:
+            known = read_position(transaction, self._note)
+        with self.files.lock:
+            findings = self.files.open(known)
+        self._known = known or Position()
+        is_lost = any(finding.kind == "lost" for finding in findings)
+        recorded = 0 if known is None or is_lost else known.seq
+        findings += self._completed(self._complete_all(recorded))
+        self._advance_position()
+        return findings
+
     def _advance_position(self) -> None:
         """Advance the position past all messages in the store, so that the next start does not compare them again."""
         with self._store.transaction() as transaction:
             self._known = self._known._replace(seq=transaction.places(1))
-            transaction.set_note(POSITION_NOTE, write_position(self._known))
+            transaction.set_note(self._note, write_position(self._known))
 
     def _completed(self, count: int) -> list[Finding]:
         where = str(self.files.root)
@@ -309,19 +335,21 @@ class JournaledStore:
             count += len(rows)
         return count
 
-    def _complete_all(self) -> int:
-        """Add lines for all messages that are in the store and not in the files."""
+    def _complete_all(self, recorded: int = 0) -> int:
+        """Add lines for all messages that are in the store and not in the files.
+
+        ``recorded``: messages up to this number are in the files; with 0 the files are read to find out."""
         with self._store.transaction(write=False) as transaction:
             queues = [queue for queue in transaction.queues() if any(transaction.counts(queue))]
-        known = accepted_in(self.files.root) if queues else frozenset()
-        return sum(self._complete_state(queue, state, known) for queue in queues for state in COMPLETED)
+        known = accepted_in(self.files.root) if queues and not recorded else frozenset()
+        return sum(self._complete_state(queue, state, known, recorded) for queue in queues for state in COMPLETED)
 
-    def _complete_state(self, queue: str, state: State, known: frozenset[tuple[int, str]]) -> int:
+    def _complete_state(self, queue: str, state: State, known: frozenset[tuple[int, str]], recorded: int) -> int:
         count, cursor, is_first = 0, "", True
         while cursor or is_first:
             with self.transaction() as transaction:
                 page = transaction.scan(queue, state, PER_PAGE, cursor)
-                rows = [row for row in page.messages if (row.seq, row.id) not in known]
+                rows = [row for row in page.messages if row.seq > recorded and (row.seq, row.id) not in known]
                 cast("JournaledTransaction", transaction).add_missing(rows)
             count, cursor, is_first = count + len(rows), page.cursor, False
         return count
@@ -353,7 +381,7 @@ class JournaledStore:
         mark = self.files.append(day_of(now, self._zone), recorded.lines(now))
         begin = self._known.size if mark.file == self._known.file else 0
         known = Position(mark.file, mark.size, max(self._known.seq, recorded.seq), begin)
-        inner.set_note(POSITION_NOTE, write_position(known))
+        inner.set_note(self._note, write_position(known))
         return known
 
 
