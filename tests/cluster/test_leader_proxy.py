@@ -6,8 +6,10 @@ import json
 import ssl
 from http.client import HTTPSConnection
 from pathlib import Path
+from typing import Any
 
 import pytest
+import stomp
 
 from tests.support.credentials import TOKEN, certificate, server_context
 from tests.support.etcd import EtcdCluster
@@ -28,10 +30,9 @@ class Echo(asyncio.Protocol):
     """A door behind the gate."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
+        self.transport: Any = transport
 
     def data_received(self, data: bytes) -> None:
-        assert isinstance(self.transport, asyncio.WriteTransport)
         self.transport.write(b"<" + data + b">")
 
 
@@ -176,21 +177,46 @@ def test_leader_proxy_forwards_encrypted_between_servers_with_certificates_of_th
             assert (answer.status, json.loads(answer.read())["queue"]) == (200, queue)
             web.close()
             port = nodes.port("b", "stomp+ssl")
-            stomp = LiveClient(port)
-            stomp.line.set_ssl([("127.0.0.1", port)], ca_certs=str(cert))
-            stomp.connect(username="any", passcode=TOKEN)
-            stomp.confirm(stomp.line.subscribe, f"/queue/{queue}", id="1", ack="client-individual")
-            [message] = stomp.messages(1)
+            program = LiveClient(port)
+            program.line.set_ssl([("127.0.0.1", port)], ca_certs=str(cert))
+            program.connect(username="any", passcode=TOKEN)
+            program.confirm(program.line.subscribe, f"/queue/{queue}", id="1", ack="client-individual")
+            [message] = program.messages(1)
             assert message.body == b'{"n":1}'
-            stomp.ack(message)
+            program.ack(message)
             wait_until(lambda: client.counts(queue).acked == 1)
-            stomp.close()
+            program.close()
         leader = find_current_leader(read_address(nodes.url, {}))
         assert leader is not None
         assert (leader.node, leader.pin) == (first, _digest(pairs[first][0]))
         assert not asyncio.run(said(int(leader.forward.rpartition(":")[2]), _opening(leader.secret), 20)).startswith(
             b"HTTP"
         )
+    finally:
+        nodes.kill()
+
+
+def test_leader_proxy_tells_the_leader_the_address_of_the_client(etcd: EtcdCluster, queue: str, tmp_path: Path) -> None:
+    """A program that is known by its address is the same at every node, and so is a stranger."""
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    rules = {"name": "ATMH", "addresses": ["127.0.1.11"], "tokenFile": str(tmp_path / "token")}
+    nodes = Served(tmp_path, etcd.endpoints, queue, lease=60)
+    nodes.options = lambda name: ("--programs", json.dumps([rules]))
+    try:
+        nodes.start("a")
+        first = nodes.leader()
+        nodes.start("b")
+        assert first == "a"
+        for name in ("a", "b"):
+            client = LiveClient(nodes.port(name, "stomp"), bind_host_port=("127.0.1.11", 0))
+            client.connect(username="atmh", passcode=TOKEN)
+            client.confirm(client.line.subscribe, "/queue/ATMH", id="1", ack="auto")
+            client.close()
+            with pytest.raises(stomp.exception.ConnectFailedException):
+                LiveClient(nodes.port(name, "stomp")).connect(username="atmh", passcode=TOKEN)
+        with connect(nodes.nodes["a"].address) as operator:
+            refused = operator.call("programs")["refused"]
+        assert {one["address"] for one in refused["latest"]} == {"127.0.0.1"}
     finally:
         nodes.kill()
 

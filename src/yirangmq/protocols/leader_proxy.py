@@ -5,7 +5,8 @@ directions with backpressure. If no leader is found within ``LEADER_WAIT_SECONDS
 own protocol, which answers that it is not active.
 
 The leader accepts relayed connections of all protocols at one address. Their first line is JSON; it names the
-protocol, and shows the secret from the leader's key in etcd. With TLS the leader's certificate is pinned by its
+protocol, the address of the client and the subject of its certificate, by which programs are known, and shows the
+secret from the leader's key in etcd. With TLS the leader's certificate is pinned by its
 SHA-256 in that key. A relayed connection is closed when its target loses the lead: the client reconnects and is
 relayed to the next leader."""
 
@@ -27,7 +28,7 @@ CONNECT_SECONDS = 2.0
 """Timeout of a connection attempt to the leader, and of a TLS handshake of a relayed connection, in seconds."""
 FIRST_LINE_TIMEOUT_SECONDS = 10.0
 """Timeout of the first line of a relayed connection, in seconds."""
-MAX_FIRST_LINE = 1024
+MAX_FIRST_LINE = 8192
 """Maximum length of the first line, in bytes."""
 MAX_BUFFERED_BYTES = 256 * 1024
 """Bytes that are buffered for a client until the leader is connected; past them its reading pauses."""
@@ -78,14 +79,15 @@ class LeaderProxy:
         )
         return format_address(next(iter(sockets_of(self._server))).getsockname())
 
-    def find_protocol(self, line: bytes) -> ProtocolFactory | None:
-        """Return the protocol factory that this first line names.
+    def find_protocol(self, line: bytes) -> "tuple[ProtocolFactory, ClientFacts] | None":
+        """Return the protocol factory that this first line names, and what it says of the client.
 
         None if the line or the secret is invalid, or if this node does not lead."""
         try:
             given = json.loads(line)
             is_right = hmac.compare_digest(str(given["secret"]).encode(), self._secret.encode())
-            return self._protocols.get(given["door"]) if is_right and self.leadership.is_on else None
+            make = self._protocols.get(given["door"]) if is_right and self.leadership.is_on else None
+            return None if make is None else (make, _client_facts(given))
         except (ValueError, TypeError, KeyError):
             return None
 
@@ -190,9 +192,8 @@ class ProxiedConnection(asyncio.Protocol):
             return False
         prepare_tcp(leader)
         self.leader_address, self._leader = leader_address, leader
-        leader.write(
-            json.dumps({"door": self._name, "secret": leader_address.secret}).encode() + b"\n" + self._buffered
-        )
+        first = {"door": self._name, "secret": leader_address.secret, **_first_line_facts(self._client)}
+        leader.write(json.dumps(first).encode() + b"\n" + self._buffered)
         self._buffered.clear()
         _resume(self._client)
         return True
@@ -256,21 +257,61 @@ class RelayedConnection(asyncio.Protocol):
             return
         if self._alarm is not None:
             self._alarm.cancel()
-        make = self._proxy.find_protocol(line) if newline else None
-        if make is None:
+        found = self._proxy.find_protocol(line) if newline else None
+        if found is None:
             self._transport.abort()
             return
-        hand_over(self._transport, make(), rest)
+        make, client = found
+        hand_over(self._transport, make(), rest, client)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
 
 
-def hand_over(transport: asyncio.Transport, protocol: asyncio.BaseProtocol, buffered: bytes) -> None:
+ClientFacts = dict[str, Any]
+"""Facts of a relayed client by the names of ``get_extra_info``: its address, and its certificate if it showed one."""
+
+
+def _first_line_facts(client: asyncio.BaseTransport) -> dict[str, Any]:
+    peer, certificate = client.get_extra_info("peername"), client.get_extra_info("peercert")
+    found: dict[str, Any] = {"peer": list(peer[:2])} if isinstance(peer, tuple) else {}
+    return found | ({"subject": certificate["subject"]} if certificate and certificate.get("subject") else {})
+
+
+def _client_facts(line: dict[str, Any]) -> ClientFacts:
+    """Read the facts of a first line. Nodes of an earlier version send none."""
+    if "peer" not in line:
+        return {}
+    host, port = line["peer"]
+    subject = line.get("subject")
+    return {"peername": (str(host), int(port)), "peercert": {"subject": subject} if subject else None}
+
+
+class RelayedTransport:
+    """Transport of a relayed connection: it tells the address and the certificate of the client, not of the node."""
+
+    def __init__(self, transport: asyncio.Transport, client: ClientFacts) -> None:
+        self._transport = transport
+        self._client = client
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._client[name] if name in self._client else self._transport.get_extra_info(name, default)
+
+    def can_write_eof(self) -> bool:
+        """Return False: the relaying node closes the client's connection when it reads the end of this one."""
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+def hand_over(
+    transport: asyncio.Transport, protocol: asyncio.BaseProtocol, buffered: bytes, client: ClientFacts | None = None
+) -> None:
     """Transfer a connection to another protocol, together with the bytes that were already read from it."""
     transport.set_protocol(protocol)
-    protocol.connection_made(transport)
+    protocol.connection_made(cast("Any", RelayedTransport(transport, client)) if client else transport)
     if isinstance(protocol, asyncio.BufferedProtocol):
         while buffered and not transport.is_closing():
             buffer: Any = protocol.get_buffer(len(buffered))
