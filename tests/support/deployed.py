@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.alerts.smtp import MailServer, mail_server
-from tests.support.credentials import certificate, server_context
+from tests.support.credentials import certificate, client_context, server_context
+from tests.support.etcd import EtcdMember
 from tests.support.loop_thread import OnThread
 from tests.support.ports import free_port
 from tests.support.server_process import Daemon, until
+from tests.support.stomp_load import Place
 from tests.support.stomp_server import LiveClient
 from tests.support.wait import PATIENCE
 from yirangmq.cli.commands.token import new_token
@@ -32,18 +34,17 @@ MAIL_LOGIN = ("gateway", "the password of the mail account")
 class Gateway:
     """Both nodes of a gateway, in a folder that stands for ``/etc``, ``/var``, ``/srv`` and ``/usr``."""
 
-    def __init__(self, name: str, root: Path, mail: MailServer, replace: Callable[[str], str]) -> None:
+    def __init__(self, name: str, root: Path, mail: MailServer) -> None:
         self.root = root
         self.mail = mail
         self.ports: dict[tuple[str, str], int] = {}
-        self._replace = replace
         self.certificate, key = certificate(root)
         self._fill(name, key)
         self.nodes = {number: self._node(name, number) for number in ("1", "2")}
 
     def _fill(self, name: str, key: Path) -> None:
         """What the README of the gateway says to install."""
-        for folder in ("etc/yirangmq/secrets", "srv/yirangmq-witness", "usr/local/bin", "bin"):
+        for folder in ("etc/yirangmq/secrets", "etc/etcd", "srv/yirangmq-witness", "usr/local/bin", "bin"):
             (self.root / folder).mkdir(parents=True)
         etc = self.root / "etc" / "yirangmq"
         for number in ("1", "2"):
@@ -53,6 +54,11 @@ class Gateway:
         secrets = {f"{program.lower()}.token": text for program, text in self.tokens.items()}
         for file, text in {**secrets, "pair.key": new_token(), "secrets/smtp": MAIL_LOGIN[1]}.items():
             (etc / file).write_text(text + "\n")
+        for file in ("member", "etcd-client"):  # the authority of etcd has signed itself, and stands for all
+            shutil.copy(self.certificate, self._etcd_path(f"{file}.crt"))
+            shutil.copy(key, self._etcd_path(f"{file}.key"))
+        for file in ("ca.crt", "etcd-ca.crt"):
+            shutil.copy(self.certificate, self._etcd_path(file))
         for path in etc.rglob("*"):
             path.chmod(0o700 if path.is_dir() else 0o600)
         shutil.copy(DEPLOY / "pair" / "yirangmq-alert", self.root / "usr/local/bin/yirangmq-alert")
@@ -60,18 +66,36 @@ class Gateway:
         logger.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {self.root / "syslog"}\n')
         logger.chmod(0o755)
 
+    def _etcd_path(self, file: str) -> Path:
+        return self.root / "etc" / ("yirangmq" if file.startswith("etcd") else "etcd") / file
+
+    def member(self, name: str, number: str) -> EtcdMember:
+        """The member of etcd on a machine, by its file of settings."""
+        settings = self.root / f"etcd-{number}.yaml"
+        settings.write_text(
+            self._here((DEPLOY / name / f"etcd-{number}.yaml").read_text(), self.root / f"etcd-{number}")
+        )
+        client, peer = (f"https://127.0.0.1:{self.port(number, port)}" for port in ("2379", "2380"))
+        return EtcdMember(
+            f"gateway-{number}", self.root, client, peer, ("--config-file", str(settings)), file_only=True
+        )
+
+    def _here(self, text: str, home: Path) -> str:
+        """A file of settings with the addresses and folders of this machine."""
+        text = NODE_ADDRESS.sub(lambda found: f"127.0.0.1:{self.port(found[1], found[2])}", text)
+        text = PROGRAM_ADDRESS.sub(r"127.0.\1", text)
+        text = text.replace("/var/lib/yirangmq", str(home / "d")).replace("/var/lib/etcd", str(home))
+        text = text.replace("/etc/ssl/certs/ca-certificates.crt", str(self.certificate))
+        for folder in ("/etc/yirangmq", "/etc/etcd", "/srv/", "/usr/"):
+            text = text.replace(folder, f"{self.root}{folder}")
+        return text.replace('"mail.example.org", "port": 587', f'"localhost", "port": {self.mail.port}')
+
     def _node(self, name: str, number: str) -> Daemon:
         home = self.root / f"node-{number}"
         home.mkdir()
-        text = (DEPLOY / name / f"gateway-{number}.json").read_text()
-        text = NODE_ADDRESS.sub(lambda found: f"127.0.0.1:{self.port(found[1], found[2])}", text)
-        text = PROGRAM_ADDRESS.sub(r"127.0.\1", text)
-        text = text.replace("/var/lib/yirangmq", str(home / "d")).replace("/srv/", f"{self.root}/srv/")
-        text = text.replace("/etc/ssl/certs/ca-certificates.crt", str(self.certificate))
-        text = text.replace("/etc/yirangmq", f"{self.root}/etc/yirangmq").replace("/usr/", f"{self.root}/usr/")
-        text = text.replace('"mail.example.org", "port": 587', f'"localhost", "port": {self.mail.port}')
+        text = self._here((DEPLOY / name / f"gateway-{number}.json").read_text(), home)
         file = home / "gateway.json"
-        file.write_text(self._replace(text))
+        file.write_text(text)
         return Daemon(home, "--config", str(file), data="")
 
     def port(self, number: str, port: str) -> int:
@@ -99,6 +123,12 @@ class Gateway:
 
         until(is_open, PATIENCE)
 
+    def place(self, program: str) -> Place:
+        """Where a program finds both nodes."""
+        ports = tuple(self.port(number, "61613") for number in ("1", "2"))
+        tls = client_context(self.root)
+        return Place(ports, self.tokens[program], PROGRAMS[program], tls)
+
     @property
     def pages(self) -> list[str]:
         """What the alert command has written to syslog."""
@@ -113,8 +143,7 @@ class Gateway:
 
 
 @contextmanager
-def gateway(name: str, root: Path, replace: Callable[[str], str] = str) -> Iterator[Gateway]:
-    """``replace``: what else differs here from the machines that the files are for."""
+def gateway(name: str, root: Path) -> Iterator[Gateway]:
     found: list[MailServer] = []
 
     async def serve_mail(up: Callable[[], None], over: asyncio.Event) -> None:
@@ -128,7 +157,7 @@ def gateway(name: str, root: Path, replace: Callable[[str], str] = str) -> Itera
     thread.start()
     made = None
     try:
-        made = Gateway(name, root, found[0], replace)
+        made = Gateway(name, root, found[0])
         yield made
     except BaseException:
         for node in () if made is None else made.nodes.values():

@@ -51,8 +51,18 @@ class EtcdMember:
     """One etcd process; it may be killed, stopped, woken and started again with what it has on disk."""
 
     def __init__(
-        self, name: str, folder: Path, client: str, peer: str, flags: Sequence[str], prefix: Sequence[str] = ()
+        self,
+        name: str,
+        folder: Path,
+        client: str,
+        peer: str,
+        flags: Sequence[str],
+        prefix: Sequence[str] = (),
+        *,
+        file_only: bool = False,
     ) -> None:
+        """``file_only``: all that it is told stands in a file that ``flags`` name."""
+        self._is_file_only = file_only
         self.name = name
         self.client = client
         self.peer = peer
@@ -70,17 +80,8 @@ class EtcdMember:
         assert self._process is None
         self._folder.mkdir(mode=0o700, exist_ok=True)
         with (self._folder.parent / f"{self.name}.log").open("ab") as log:
-            command = [
-                *self._prefix,
-                program("etcd"),
-                *self._flags,
-                *flags,
-                "--logger",
-                "zap",
-                "--log-level",
-                "warn",
-                "--pre-vote",
-            ]
+            usual = () if self._is_file_only else ("--logger", "zap", "--log-level", "warn", "--pre-vote")
+            command = [*self._prefix, program("etcd"), *self._flags, *flags, *usual]
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def kill(self) -> None:
