@@ -23,7 +23,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup serve demo test test-all check fmt bench bench-store bench-topics bench-http bench-peers bench-spark soak-spark \
-    spark-cluster-demo bench-gateway stomp-same soak-store soak-daemon soak-pair soak-topics fuzz \
+    spark-cluster-demo bench-gateway bench-gateways stomp-same soak-store soak-daemon soak-pair soak-topics fuzz \
     torture torture-faults lock clean browser pictures
 
 help: ## print this list
@@ -125,6 +125,9 @@ bench-turns: setup ## this tree beside an earlier revision, in turns (BENCH_FLAG
 
 bench-gateway: setup $(ACTIVEMQ) ## our STOMP beside ActiveMQ's: rates, memory, delay (BENCH_FLAGS=--quick: a tenth)
 	$(BIN)/python benchmarks/gateway.py $(BENCH_FLAGS)
+
+bench-gateways: setup $(DEV) etcd ## the pair and the gateway on etcd: rate, delay, and what a failover costs
+	$(BIN)/python -m benchmarks.gateway_failover $(BENCH_FLAGS)
 
 stomp-same: setup $(ACTIVEMQ) ## one STOMP script against ActiveMQ and our server: the answers must be equal
 	$(BIN)/python benchmarks/stomp_same.py

@@ -1,5 +1,5 @@
-"""The gateway of ``deploy/gateway-etcd``, started from its files: three members of etcd and two nodes, with the listeners,
-programs, routes, files by date and alerts of the pair; a machine dies under STOMP load and nothing is lost."""
+"""The gateway of ``deploy/gateway-etcd``, started from its files: three members of etcd and two nodes with the
+listeners, programs, routes, files by date and alerts of the pair; a machine dies under STOMP load, nothing is lost."""
 
 from pathlib import Path
 

@@ -95,16 +95,23 @@ class Load:
     _pending_of: dict[int, list[tuple[bytes, bytes]]] = field(default_factory=dict)
 
     def start(self, producer: Place, consumer: Place, producers: int = 4, consumers: int = 2) -> "Load":
-        self._producing = [
-            threading.Thread(target=self._keep, args=(producer, self._produce, self._producers_over))
-            for _ in range(producers)
-        ]
-        self._consuming = [
-            threading.Thread(target=self._keep, args=(consumer, self._consume, self._is_over)) for _ in range(consumers)
-        ]
-        for thread in (*self._producing, *self._consuming):
-            thread.start()
+        self.produce(producer, producers)
+        self.consume(consumer, consumers)
         return self
+
+    def produce(self, place: Place, count: int) -> None:
+        self._producing += self._threads(count, place, self._produce, self._producers_over)
+
+    def consume(self, place: Place, count: int) -> None:
+        self._consuming += self._threads(count, place, self._consume, self._is_over)
+
+    def _threads(
+        self, count: int, place: Place, work: Callable[[StompLine], None], over: threading.Event
+    ) -> list[threading.Thread]:
+        made = [threading.Thread(target=self._keep, args=(place, work, over)) for _ in range(count)]
+        for thread in made:
+            thread.start()
+        return made
 
     def stop_producing(self) -> None:
         self._producers_over.set()
