@@ -136,10 +136,11 @@ class Gateway:
         return path.read_text().splitlines() if path.exists() else []
 
     def records(self, number: str) -> list[tuple[str, dict[str, Any]]]:
-        """(day folder, record) of the files by date of a node, in their order."""
+        """(day folder, record) of the files by date of a node, in their order; a line without an end is left out."""
         root = self.root / f"node-{number}" / "d" / "by-date"
         paths = sorted(root.glob("*/*.jsonl"), key=lambda path: path.name)
-        return [(path.parent.name, json.loads(line)) for path in paths for line in path.read_bytes().splitlines()]
+        whole = [(path.parent.name, path.read_bytes().split(b"\n")[:-1]) for path in paths]
+        return [(day, json.loads(line)) for day, lines in whole for line in lines]
 
 
 @contextmanager
