@@ -93,8 +93,9 @@ class DeliveryLog:
     def queue_emptied(self, queue: str, now: int) -> None:
         """Buffer the end of all deliveries of a queue whose messages are removed, until the commit."""
         if self.has_open(queue):
-            known = [*self._open.values(), *self._beginning.values()]
-            self._ending += [rules.removed(record, now) for record in known if record.queue == queue]
+            over = {(record.seq, record.fence) for record in self._ending}
+            known = {key: record for key, record in {**self._open, **self._beginning}.items() if key not in over}
+            self._ending += [rules.removed(record, now) for record in known.values() if record.queue == queue]
 
     # -- the commit -----------------------------------------------------------------------------------------------
 

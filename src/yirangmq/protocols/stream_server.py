@@ -37,10 +37,9 @@ BUFFER = 256 * 1024
 """Size of the read buffer, in bytes. All connections share one buffer: its content is consumed before the next read."""
 
 LINGER_IDLE_SECONDS = 2.0
-"""A lingering connection is closed after this time without received bytes."""
+"""A lingering connection is closed after this time without received bytes. (nginx: ``lingering_timeout``, 5 s.)"""
 LINGER_SECONDS = 30.0
-"""Longest time for which a connection lingers. (Both are shorter than nginx's ``lingering_timeout`` and as long as its
-``lingering_time``.)"""
+"""Longest time for which a connection lingers. (nginx: ``lingering_time``, 30 s.)"""
 
 
 @dataclass(frozen=True, slots=True)

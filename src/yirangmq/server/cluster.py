@@ -4,10 +4,9 @@ The store reports leadership and inbox changes in its etcd thread. Both are pass
 everything else here runs.
 
 A new leader resumes store time, opens its files by date, releases what connections of the former leader held, and
-adopts changed defaults.
-Then it serves; if the store refuses, it tries again after a second. A former leader stops its work and redirects its
-clients. A follower passes the connections of its clients on to the leader (``protocols.leader_proxy``). The address,
-secret and certificate pin of the leader are in the leader's key."""
+adopts changed defaults. Then it serves; if the store refuses, it tries again after a second. A former leader stops its
+work and redirects its clients. A follower passes the connections of its clients on to the leader
+(``protocols.leader_proxy``). The address, secret and certificate pin of the leader are in the leader's key."""
 
 import asyncio
 import hashlib
