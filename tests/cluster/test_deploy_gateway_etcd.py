@@ -78,6 +78,15 @@ def test_deploy_gateway_etcd_files_lose_nothing_when_a_machine_dies_under_stomp_
             delivered = {key(one) for one in records if one.get("delivery") == "DELIVERED"}
             told = {payload_of(one) for one in records if one["record"] == "accepted" and key(one) in delivered}
             assert set(running.sent.values()) <= told
+
+            # The machine comes back, and leads again when the other one is stopped.
+            members[dies].start()
+            found.start(dies)
+            assert found.nodes[lives].stop() == 0
+            until(lambda: leader(found) == dies, PATIENCE)
+            exchange(found, dies)
+            with connect(found.nodes[dies].address) as client:
+                assert client.call("files_check")["findings"] == []
         finally:
             for member in members.values():
                 member.kill()
