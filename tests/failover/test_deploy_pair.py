@@ -71,7 +71,7 @@ def test_deploy_pair_files_make_a_whole_gateway(tmp_path: Path) -> None:
                 found.client("1", program, source=source)
         until(lambda: any("client_refused" in mail for mail in found.mail.mails))
         assert found.mail.encrypted == [True] * len(found.mail.mails)
-        assert found.pages == [], "a refused client is a WARNING; the pager is for what is CRITICAL"
+        assert not any("client_refused" in page for page in found.pages), "a WARNING; a page is for what is CRITICAL"
 
         # Files by date.
         records = found.records("1")
@@ -86,9 +86,9 @@ def test_deploy_pair_files_make_a_whole_gateway(tmp_path: Path) -> None:
         until(lambda: works(found, "2"))
         found.wait_for_stomp("2")
         exchange(found, "2")
-        until(lambda: any(" CRITICAL peer_silent " in page for page in found.pages))
+        until(lambda: any(" CRITICAL peer_silent " in page and '"gateway-2"' in page for page in found.pages))
         until(lambda: any("gateway-2" in mail and "takeover" in mail for mail in found.mail.mails))
         assert "gateway-2" in (tmp_path / "srv" / "yirangmq-witness" / "gateway").read_text()
         with connect(found.nodes["2"].address) as client:
-            [line] = [line for line in client.call("pair_history") if line["event"] == "took-over"]
-            assert {"3 connection", "witness"} <= {step for step, _ in line["evidence"]}
+            took_over = [line["evidence"] for line in client.call("pair_history") if line["event"] == "took-over"]
+            assert any({"3 connection", "witness"} <= {step for step, _ in evidence} for evidence in took_over)
