@@ -18,8 +18,9 @@ from yirangmq.core import validation
 from yirangmq.core.errors import QueueError, StoreBusy
 from yirangmq.core.ports import Clock
 from yirangmq.observe.events import LOG_LEVELS, EventStream, log_events
-from yirangmq.observe.metrics import MAX_QUEUES, Metrics, Trends
-from yirangmq.observe.metrics import MOST_SAMPLED as SAMPLED
+from yirangmq.observe.metrics import MAX_QUEUES, Metrics
+from yirangmq.observe.trends import DEFAULT_RANGE, Trends
+from yirangmq.observe.trends import MOST_SAMPLED as SAMPLED
 
 if TYPE_CHECKING:
     from yirangmq.observe.prometheus import MetricValue
@@ -70,16 +71,16 @@ class ServerMonitor:
             return
 
         def taken(found: Any, error: QueueError | None) -> None:
-            self.is_sampling = False
-            if error is None:  # an error of the store is reported to the requests that use it
-                self.trends.add(*found)
+            self.is_sampling = False  # an error of the store is reported to the requests that use it
 
         self.is_sampling = True
         run_slices(committer, self._sample(now), taken)
 
     def _sample(self, now: int) -> Slices:
         rows, everything = yield from self._chosen(now, SAMPLED)
-        return rows, now, everything
+        for add in self.trends.steps(rows, now, everything):
+            add()
+            yield None
 
     def _chosen(self, now: int, most: int) -> Slices:
         """Return rows of at most ``most`` queues, and the totals of all queues.
@@ -128,8 +129,9 @@ class ServerMonitor:
         done(self.metrics.rates(), None)
 
     def _trends(self, committer: GroupCommitter, given: Given, done: Done) -> None:
-        """Return the samples of the last minutes, for all queues or one."""
-        done(self.trends.document(read_arguments(given, lambda values: values.optional_queue())), None)
+        """Return the samples of a range, for all queues or one, or only the sums of all queues."""
+        queue, range, only_totals = read_arguments(given, _read_trends)
+        done(self.trends.document(queue, range, only_totals=only_totals), None)
 
     def _watch(self, committer: GroupCommitter, given: Given, done: Done) -> None:
         """Return the events after number ``after`` (null: from now on), of ``queue`` or of all queues.
@@ -137,6 +139,10 @@ class ServerMonitor:
         If there are none, wait up to ``wait`` seconds for the first."""
         after, queue, seconds = read_arguments(given, _read_watch)
         EventLongPoll(self.feed, committer, after, queue, done).register(seconds)
+
+
+def _read_trends(values: MethodArguments) -> tuple[str | None, str, bool]:
+    return values.optional_queue(), values.text("range", DEFAULT_RANGE), values.flag("only_totals", False)
 
 
 def _read_watch(values: MethodArguments) -> tuple[int | None, str | None, float]:

@@ -1,18 +1,15 @@
-"""Metrics: histograms, counters and rates of queues and commits, and trends of queues for charts.
+"""Metrics: histograms, counters and rates of queues and commits.
 
 Counters and histograms run since the server's start, rates over the last 60 s. They are fed with the events of each
-commit and used from one thread at a time; time is passed in. ``observe.prometheus`` prints them.
-
-Trends are the last 120 samples of each queue's numbers, taken every 5 s, or less often if there are many queues. A
-chart therefore has data when it is first opened. All of it is in memory and lost with the process."""
+commit and used from one thread at a time; time is passed in. ``observe.prometheus`` prints them,
+``observe.trends`` keeps samples for charts. All of it is in memory and lost with the process."""
 
 import os
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
-from struct import Struct
 from typing import Any
 
 from yirangmq.core.events import (
@@ -28,7 +25,6 @@ from yirangmq.core.events import (
     QueueChanged,
 )
 from yirangmq.core.ports import Clock
-from yirangmq.format.envelope import iso
 
 # -- histograms and rates ----------------------------------------------------------------------------------------------
 
@@ -295,89 +291,3 @@ def resident_bytes() -> int | None:
         return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None
-
-
-# -- trends ------------------------------------------------------------------------------------------------------------
-
-MAX_SAMPLES = 120
-"""Number of samples kept: ten minutes at one every ``SAMPLE_MS``."""
-SAMPLE_MS = 5_000
-PER_QUEUE_MS = 20
-"""Minimum sample interval per queue, in ms. With many queues samples are taken less often, so that they take about a
-thousandth of the server's time (measured: 24 µs per queue)."""
-MOST_SAMPLED = 1000
-"""Maximum number of queues in a sample. If there are more, the queues with separate metrics are sampled."""
-METRICS = ("waiting", "ageSec", "leased", "dead", "published", "acked", "failed")
-"""Sampled numbers of a queue. The last three are totals since the queue was created: rates are their differences."""
-NONE = -1
-_sample = Struct(f"<{len(METRICS)}q")
-"""Packed sample of one queue: 56 bytes. As Python numbers it would take five times the memory."""
-
-
-class Trends:
-    """Ring buffer of samples of the queues' numbers, for charts. Used from one thread at a time."""
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[int, dict[str, bytes], bytes]] = deque(maxlen=MAX_SAMPLES)
-        """Per sample: time in ms, packed numbers by queue, packed sum of all queues."""
-
-    def is_due(self, now: int) -> bool:
-        if not self._samples:
-            return True
-        at, queues, _ = self._samples[-1]
-        return not 0 <= now - at < max(SAMPLE_MS, PER_QUEUE_MS * len(queues))
-
-    def add(self, rows: Sequence[Mapping[str, Any]], now: int, everything: Mapping[str, Any] | None = None) -> None:
-        """Add a sample. Samples later than ``now`` are dropped: the clock was set back.
-
-        ``everything`` has the sums of all queues. It is required if ``rows`` does not have all of them."""
-        while self._samples and self._samples[-1][0] >= now:
-            self._samples.pop()
-        whole = _sum(rows) if everything is None else {**everything, "headAgeSec": _oldest(rows)}
-        self._samples.append((now, {row["queue"]: _packed(row) for row in rows}, _packed(whole)))
-
-    def document(self, queue: str | None = None) -> dict[str, Any]:
-        """Return ``{"at": […], "all": {metric: […]}, "queues": {queue: {metric: […]}}}``, oldest sample first.
-
-        A value is null if the queue did not exist, or if it had no backlog to measure the age of."""
-        latest = self._samples[-1][1] if self._samples else {}
-        names = [name for name in latest if queue in (None, name)]
-        return {
-            "at": [iso(at) for at, _, _ in self._samples],
-            "all": self._columns([whole for _, _, whole in self._samples]),
-            "queues": {
-                name: self._columns([queues.get(name) for _, queues, _ in self._samples]) for name in sorted(names)
-            },
-        }
-
-    def _columns(self, samples: Sequence[bytes | None]) -> dict[str, list[float | None]]:
-        columns: dict[str, list[float | None]] = {metric: [] for metric in METRICS}
-        for packed in samples:
-            values = (NONE,) * len(METRICS) if packed is None else _sample.unpack(packed)
-            for metric, value in zip(METRICS, values, strict=True):
-                columns[metric].append(None if value == NONE else value / 1000 if metric == "ageSec" else value)
-        return columns
-
-
-def _packed(row: Mapping[str, Any]) -> bytes:
-    age = row["headAgeSec"]
-    totals = row["totals"]
-    return _sample.pack(
-        row["ready"] + row["delayed"] + row.get("held", 0),
-        NONE if age is None else round(age * 1000),
-        row["leased"],
-        row["dead"],
-        totals["published"],
-        totals["acked"],
-        totals["failed"],
-    )
-
-
-def _sum(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    summed = {name: sum(row.get(name, 0) for row in rows) for name in ("ready", "delayed", "held", "leased", "dead")}
-    totals = {name: sum(row["totals"][name] for row in rows) for name in ("published", "acked", "failed")}
-    return {**summed, "totals": totals, "headAgeSec": _oldest(rows)}
-
-
-def _oldest(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    return max((row["headAgeSec"] for row in rows if row["headAgeSec"] is not None), default=None)

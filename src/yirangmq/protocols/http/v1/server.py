@@ -16,6 +16,7 @@ from yirangmq.core.topic_filter import MAX_TOPICS
 from yirangmq.core.topics import MAX_SEQUENCE, Start
 from yirangmq.core.validation import kind
 from yirangmq.format.envelope import iso
+from yirangmq.observe.trends import DEFAULT_RANGE, RANGES
 from yirangmq.protocols.http.v1.endpoint import (
     BOOLEAN,
     BRIDGE,
@@ -186,7 +187,12 @@ LATEST = 253_402_300_799_000
 SOME_QUEUE = Field("queue", QUEUE_NAME, "of this queue only")
 ONE = "/v1/consumers/{id}"
 HEALTH = struct(status=TEXT, reasons=items(struct(level=TEXT, code=TEXT, text=TEXT)))
-TRENDS = struct(at=items(INSTANT), all=table(items(some(NUMBER))), queues=table(table(items(some(NUMBER)))))
+TRENDS = struct(range=TEXT, at=items(INSTANT), all=table(items(some(NUMBER))), queues=table(table(items(some(NUMBER)))))
+TREND_RANGE = Field(
+    "range", choice(*RANGES), "ten minutes, or the last hour, day or week; slots of these have the highest gauges",
+    DEFAULT_RANGE,
+)  # fmt: skip
+ONLY_TOTALS = Field("onlyTotals", BOOLEAN, "leave out the single queues", False, key="only_totals")
 HEARTBEAT_BODY = BodyContent(
     {
         "application/json": {
@@ -216,8 +222,8 @@ WISHED = {"pause": "take nothing more", "resume": "go on", "drain": "finish what
 ENDPOINTS = (
     Endpoint("GET", "/v1/status", "The server and its queues", status, "server", "list",
              QUEUES_PAGE, query=(SOME_QUEUE, *LISTED), is_filtered=True),
-    Endpoint("GET", "/v1/trends", "How the numbers of queues went during the last ten minutes", trends, "server",
-             "list", TRENDS, query=(SOME_QUEUE,), is_filtered=True),
+    Endpoint("GET", "/v1/trends", "The numbers of queues over the last minutes, hour, day or week", trends, "server",
+             "list", TRENDS, query=(SOME_QUEUE, TREND_RANGE, ONLY_TOTALS), is_filtered=True),
     Endpoint("GET", "/v1/health", "Whether it is well, and why not", health, "server", "greet", HEALTH,
              more={"503": HEALTH}),
     Endpoint("GET", "/v1/connections", "Who is connected", connections, "server", "admin",
