@@ -16,6 +16,8 @@ from typing import Any
 from yirangmq.admin.registry import Done, MethodArguments
 from yirangmq.broker import queries
 from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.waiting_consumers import WaitingConsumers
+from yirangmq.core.consumer_registry import SILENT, ConsumerRegistry
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Clock, Transaction
@@ -62,6 +64,7 @@ NAMES_PER_SLICE = 500
 BY_NAME = "queue"
 SORTS = (BY_NAME, "backlog", *queries.STATES, *queries.TOTALS)
 Rates = Callable[[str], Any]
+ConsumerCount = Callable[[str], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,25 @@ def read_query(values: MethodArguments) -> ListQuery:
     return query
 
 
-def page(clock: Clock, query: ListQuery, rates: Rates) -> Slices:
+def count_consumers(registry: ConsumerRegistry, waiting: WaitingConsumers) -> ConsumerCount:
+    """Return a function from a queue to the number of its consumers, by their ids.
+
+    Counted are those that reported the queue within 10 s, and those that wait on a connection: subscriptions, lease
+    requests and webhooks. A client that leases now and then without waiting is not counted; it is in the rates. The
+    cost grows with the number of consumers, not of queues."""
+    reported: dict[str, set[str]] = {}
+    for entry in registry.entries():
+        if entry["state"] != SILENT:
+            for queue in entry["queues"]:
+                reported.setdefault(queue, set()).add(entry["consumerId"])
+
+    def count(queue: str) -> int:
+        return len({waiter.consumer for waiter in waiting.waiters.get(queue, ())} | reported.get(queue, set()))
+
+    return count
+
+
+def page(clock: Clock, query: ListQuery, rates: Rates, consumers: ConsumerCount) -> Slices:
     """Return ``{"overdue", "queues", "cursor", "all"}``: the rows of a page, and the totals of all queues."""
     now = clock.now_ms()
     if query.queue is None:
@@ -119,6 +140,7 @@ def page(clock: Clock, query: ListQuery, rates: Rates) -> Slices:
         rows = [row for row in rows if row["exists"]]  # a queue may be deleted after its name was read
     for row in rows:
         row["rates"] = rates(row["queue"])
+        row["consumers"] = consumers(row["queue"])
     is_overdue = yield lambda transaction: queries.is_overdue(transaction, now)
     everything = (yield queries.queue_totals) if query.is_visible is None else _sum_rows(rows)
     return {"overdue": is_overdue, "queues": rows, "cursor": following, "all": everything}

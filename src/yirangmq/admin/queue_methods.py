@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from yirangmq.admin import queue_reads
-from yirangmq.admin.queue_lists import page, read_query, run_slices
+from yirangmq.admin.queue_lists import count_consumers, page, read_query, run_slices
 from yirangmq.admin.queue_reads import read_page
 from yirangmq.admin.registry import Done, Given, MethodArguments, PagedMethods, read_arguments
 from yirangmq.broker import policies
@@ -412,7 +412,9 @@ def _add_server_methods(methods: "MethodRegistry", operations: QueueOperations, 
         def on_done(found: Any, error: QueueError | None) -> None:
             done(None, error) if error is not None else done({**site.facts(), **found}, None)
 
-        run_slices(committer, page(site.clock, read_arguments(given, read_query), site.rates), on_done)
+        query = read_arguments(given, read_query)
+        consumers = count_consumers(site.registry, committer.waiting_consumers)
+        run_slices(committer, page(site.clock, query, site.rates, consumers), on_done)
 
     def connections(transaction: Transaction, given: Given) -> list[dict[str, Any]]:
         read_arguments(given, lambda values: None)

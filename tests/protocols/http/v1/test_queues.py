@@ -21,6 +21,23 @@ def bury(web: Web, count: int, reason: str = "REJECTED") -> list[str]:
 # -- queues and policies --------------------------------------------------------------------------------------------
 
 
+def test_queue_list_counts_reported_and_waiting_consumers_once_and_not_silent_ones(web: Web) -> None:
+    web.good("POST", MESSAGES, [1])
+    assert web.good("GET", "/v1/queues/mail")["consumers"] == 0
+    web.good("PUT", "/v1/consumers/worker-1", {"queues": ["mail", "other"], "state": "running"})
+    web.good("PUT", "/v1/consumers/worker-2", {"queues": ["other"], "state": "running"})
+    assert web.good("GET", "/v1/queues/mail")["consumers"] == 1
+    web.good("POST", "/v1/queues/mail/lease", {})
+    for consumer in ("worker-1", "poller", "poller"):
+        web.ask("POST", "/v1/queues/mail/lease", {"waitSec": 30, "consumer": consumer})
+    [row] = web.good("GET", "/v1/status")["queues"]
+    assert row["consumers"] == 2
+    web.server.clock.advance(10_001)
+    assert web.good("GET", "/v1/queues/mail")["consumers"] == 2, "a silent consumer that waits still counts"
+    web.server.turns.advance(30_000)
+    assert web.good("GET", "/v1/queues/mail")["consumers"] == 0
+
+
 def test_queue_list_has_counts_and_rates(web: Web) -> None:
     web.good("POST", MESSAGES, [1, 2])
     [row] = web.good("GET", "/v1/queues")["queues"]

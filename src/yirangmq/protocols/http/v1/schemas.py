@@ -94,7 +94,7 @@ MESSAGE = struct(
     message=some(ref("Envelope")),
 )
 QUEUE = struct(
-    ("counts", "policy", "set"),
+    ("counts", "policy", "set", "consumers"),
     queue=TEXT,
     exists=FLAG,
     backlog=COUNT,
@@ -106,6 +106,7 @@ QUEUE = struct(
     policyError=some(TEXT),
     totals=struct((), **dict.fromkeys(TOTALS, COUNT)),
     rates=ANY,
+    consumers=COUNT,
     counts=table(COUNT),
 )
 LEASE = struct(leaseId=TEXT, leaseUntil=INSTANT, consumerId=TEXT, attempt=COUNT)
