@@ -72,6 +72,18 @@ def test_alert_rule_finds_only_its_own_fault_and_obeys_its_settings_of_off_and_l
     assert shouted.level is Level.CRITICAL
 
 
+def test_alert_text_has_the_singular_for_one() -> None:
+    one = ServerFacts(queues=[QueueFacts("mail", 1, 1.0, 1)], refused={"http not_allowed": 1})
+    found = [fault.text for fault in faults(one, {"queue_depth": RuleSetting(limit=0.5)})]
+    assert found == [
+        "1 message waits in mail, more than 0.5",
+        "1 new dead letter in mail",
+        "1 client refused: http not_allowed 1",
+    ]
+    many = faults(ServerFacts(queues=[QueueFacts("mail", 2, 1.0, 2)]), {"queue_depth": RuleSetting(limit=1)})
+    assert [fault.text for fault in many] == ["2 messages wait in mail, more than 1", "2 new dead letters in mail"]
+
+
 def test_alert_rule_peer_silent_waits_for_the_timeout_if_no_heartbeat_ever_came() -> None:
     assert faults(replace(WELL, peer=PeerFacts("", 14_000, 15_000, "")), {}) == []
 

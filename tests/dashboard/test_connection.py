@@ -116,7 +116,7 @@ def test_token_with_few_permissions_gets_messages_about_actions_not_allowed(brow
     page.click("button", "Pause")
     page.toast("this token does not allow to operate")
     page.go("/consumers")
-    page.find(".connections", "This token does not show who is connected.")
+    page.find(".connections", "This token does not allow the list of connections.")
     assert list(shown) == []
 
 

@@ -40,3 +40,27 @@ def test_connections_are_listed_with_protocol_and_address(page: Page) -> None:
     page.open("/consumers").live()
     page.find(".connections td", "http")
     page.find(".connections td", "127.0.0.1")
+
+
+def test_consumers_of_each_queue_are_counted_and_their_absence_is_a_warning(page: Page, queue: str) -> None:
+    page.api.publish(queue, *range(1100))  # more than a queue of any other test, so that the warning names it
+    page.open().live()
+    row = f"tr:has(a.queue-name[href$='/{queue}'])"
+    page.find(f"{row} .badge", "no consumer")
+    page.find(".health", queue)
+    assert page.find(f"{row} td[data-label=consumers]").text == "0"
+    beat(page, f"{queue}-1", "running", queues=[queue])
+    page.gone(f"{row} .badge")
+    page.browser.until(
+        "return document.querySelector(arguments[0]).textContent === '1'", f"{row} td[data-label=consumers]"
+    )
+    page.gone(".health a", queue)
+
+    page.go(f"/queues/{queue}")
+    page.find(".consumers-line", f"1 consumer: {queue}-1")
+    beat(page, f"{queue}-1", "stopped", queues=[queue])
+    page.find(".consumers-line.health", "Messages are ready, and no consumer takes them.")
+    page.find("h1 .badge", "no consumer")
+    page.api("POST", f"queues/{queue}/pause")
+    page.gone("h1 .badge", "no consumer")
+    page.find(".consumers-line", "No consumer reports or waits.")

@@ -76,5 +76,5 @@ def test_paging_of_queues_beyond_one_server_page_searches_and_sorts_on_the_serve
     page.go("/queues/many-0777")
     page.count("ready", 41)
     page.go("/queues/many-0777-dlq")
-    page.find(".empty", "This is the name of the dead letters of many-0777")
+    page.find(".empty", "This is the dead-letter queue of many-0777")
     assert list(shown) == []

@@ -63,7 +63,7 @@ def test_quarantine_of_dead_letters_chosen_by_reason_and_their_redrive(page: Pag
     page.click("button", "Quarantine 1 chosen…")
     page.find("dialog .dry-run", "1 message")
     page.click("dialog button.primary", "Quarantine")
-    page.toast("1 message set aside.")
+    page.toast("1 message quarantined.")
     page.count("parked", 1)
     page.click('.state-box[data-state="parked"]')
     page.find(".choices [aria-pressed=true]", "parked")
@@ -122,3 +122,28 @@ def test_redrive_of_1000_dead_letters_makes_all_ready(page: Page, queue: str) ->
     page.click("dialog button.primary", "Redrive")
     page.toast("1,000 messages redriven.")
     page.count("ready", 1000)
+
+
+def test_dead_letters_of_all_queues_are_listed_with_reasons_and_growth(page: Page, queue: str) -> None:
+    other = f"{queue}-2"
+    bury_some(page, queue)
+    page.api("PUT", f"queues/{other}/policy", {"retry": {"limit": 0}})
+    page.api.publish(other, 1)
+    page.api.bury(other, 1, "POISON")
+    page.browser.wait(lambda: bool(page.api("GET", f"trends?queue={other}&range=hour")["queues"]))
+    page.open().live()
+    page.click("nav a", "Dead letters")
+    rows = "table.dead-queues tr"
+    page.find(rows, f"{queue}5")
+    row = page.find(f"{rows}:has(a[href$='/{queue}/dead-letters'])", "TIMEOUT (3)")
+    cells = dict(page.browser.script(
+        "return [...arguments[0].querySelectorAll('td')].map((cell) => [cell.dataset.label, cell.textContent])", row
+    ))  # fmt: skip
+    assert cells["dead"] == "5"
+    page.find(f"{rows}:has(a[href$='/{other}/dead-letters'])", "POISON (1)")
+    page.find(f"{rows}:has(a[href$='/{other}/dead-letters']) td[data-label='last hour']", "+1")
+    assert "POISON" in page.browser.texts(".bar-name")
+    page.find(".days rect")
+    page.find('.charts-part[data-drawn="minutes"]')
+    page.click(f"{rows} a", other)
+    page.find("h1", other)

@@ -52,7 +52,7 @@ def test_publish_page_sends_every_field_and_reports_a_duplicate(page: Page, queu
     assert sent["attributes"] == {"site": "north", "priority": 0}
     assert (sent["type"], sent["groupId"], sent["targetConsumerId"], sent["deduplicationKey"]) == ("a", "g", "c-1", "k")
     page.click("button.primary", "Publish")
-    page.toast("was there already; nothing was stored")
+    page.toast("was already stored; nothing was added")
 
 
 def test_publish_page_shows_each_error_at_its_field(page: Page, queue: str) -> None:
@@ -211,7 +211,7 @@ def test_delete_of_a_queue_asks_for_its_name_and_drops_its_messages(page: Page, 
 
 def test_queue_page_of_a_missing_queue_reports_that_it_is_not_there(page: Page, queue: str) -> None:
     page.open(f"/queues/{queue}").live()
-    page.find(".empty", "This queue is not there")
+    page.find(".empty", "This queue does not exist")
 
 
 def test_filter_finds_messages_and_a_wrong_filter_is_marked(page: Page, queue: str) -> None:

@@ -51,7 +51,10 @@ def test_topic_tail_shows_records_as_they_are_published_and_can_be_held(page: Pa
 def test_topic_record_is_published_from_the_keyboard(page: Page, queue: str) -> None:
     page.forgive("400")
     page.open(f"/topics/{queue}").live()
-    page.find("p.muted", "It has no record yet")
+    page.find("p.muted", "This topic has no record yet")
+    page.gone(".record-form")
+    page.click("button", "Publish a record…")
+    page.browser.until("return document.activeElement.matches('.record-form textarea')")
     page.edit(".record-form textarea", "plain words, no JSON")
     page.find('[data-field="key"] input').type("ann")
     page.find('[data-field="headers"] input').type("[1]")

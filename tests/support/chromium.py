@@ -308,6 +308,18 @@ class Browser:
         """Characters, wherever the focus is."""
         self.press(*text)
 
+    def drag(self, element: Element, begin: float, end: float) -> None:
+        """Press the mouse in an element and release it elsewhere in it; shares of its width from the left."""
+        left, top, width, height = self.script(
+            "const box = arguments[0].getBoundingClientRect(); return [box.left, box.top, box.width, box.height]",
+            element,
+        )
+        y = round(top + height / 2)
+        points = [round(left + width * (begin + (end - begin) * step / 4)) for step in range(5)]
+        moves = [{"type": "pointerMove", "x": x, "y": y, "duration": 20} for x in points]
+        steps = [moves[0], {"type": "pointerDown", "button": 0}, *moves[1:], {"type": "pointerUp", "button": 0}]
+        self.ask("POST", "/actions", {"actions": [{"type": "pointer", "id": "mouse", "actions": steps}]})
+
     @property
     def focused(self) -> str:
         """What has the focus, in words."""

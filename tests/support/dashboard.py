@@ -4,6 +4,7 @@ import http.client
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from tests.support.chromium import Browser, Element
@@ -148,3 +149,48 @@ def safe(page: Page) -> None:
     inside = "main img, main script, main svg[onload], dialog img, dialog script, dialog svg[onload], iframe"
     assert page.browser.script("return document.querySelectorAll(arguments[0]).length", inside) == 0
     assert page.browser.script("return [...document.links].filter((link) => link.protocol !== 'http:').length") == 0
+
+
+CONTRAST = (Path(__file__).parents[1] / "dashboard" / "contrast.js").read_text()
+NAMELESS = """
+    return [...document.querySelectorAll("a[href], button, input, select, textarea, [role=img], [role=group]")]
+      .filter((node) => node.checkVisibility())
+      .filter((node) => !node.textContent.trim() && !node.ariaLabel && !node.labels?.length)
+      .map((node) => node.outerHTML.slice(0, 200))"""
+BROKEN = """
+    const found = [];
+    const walker = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+    for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+      const { parentElement } = node;
+      const isData = parentElement.closest("pre, code, .mono, .cut, .quiet, textarea");
+      if (isData || !parentElement.checkVisibility()) continue;
+      for (const word of node.data.matchAll(/[A-Za-z_]{2,15}(?![\\w.-])/g)) {
+        if (/[\\w.-]/.test(node.data[word.index - 1] ?? " ")) continue;
+        const range = document.createRange();
+        range.setStart(node, word.index);
+        range.setEnd(node, word.index + word[0].length);
+        if (new Set([...range.getClientRects()].map((box) => Math.round(box.top))).size > 1) found.push(word[0]);
+      }
+    }
+    return found"""
+"""Words of usual length that are broken in the middle."""
+LOOKS = ((1280, "light"), (1280, "dark"), (768, "light"), (390, "light"), (390, "dark"), (360, "light"))
+
+
+def check_layout(page: Page) -> None:
+    """Light and dark, wide and narrow: everything has a name, fits, can be read, and no word is broken."""
+    assert len(page.browser.texts("h1")) == 1
+    assert page.browser.script(NAMELESS) == []
+    for width, scheme in LOOKS:
+        page.browser.size(width, 800)
+        page.browser.prefer(scheme)
+        page.browser.until("return innerWidth === arguments[0]", width)
+        wide = page.browser.script(
+            """const inside = document.querySelector("dialog[open]") ?? document.documentElement;
+            return [document.documentElement.scrollWidth, inside.scrollWidth, inside.clientWidth]"""
+        )
+        assert wide[0] <= width, f"{wide[0]} wide at {width}"
+        assert wide[1] <= wide[2]
+        assert page.browser.script(CONTRAST) == [], f"hard to read at {width}, {scheme}"
+        broken = page.browser.script(BROKEN)
+        assert broken == [], f"broken words at {width}: {broken}"

@@ -143,6 +143,12 @@ def faults(facts: ServerFacts, settings: Mapping[str, RuleSetting]) -> list[Faul
 
 _PLAIN = RuleSetting()
 
+
+def _number(count: int, noun: str) -> str:
+    """Return the count with its noun, such as "1 message" or "2 messages"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 # -- rules of the pair ----------------------------------------------------------------------------------------------
 
 
@@ -215,7 +221,8 @@ def _queue_depth(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
     for one in facts.queues:
         limit = limits.of(one.queue)
         if limit and one.waiting > limit:
-            text = f"{one.waiting} messages wait in {one.queue}, more than {limit:g}"
+            verb = "waits" if one.waiting == 1 else "wait"
+            text = f"{_number(one.waiting, 'message')} {verb} in {one.queue}, more than {limit:g}"
             yield Fault("queue_depth", one.queue, Level.WARNING, text)
 
 
@@ -223,7 +230,9 @@ def _dead_letters(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
     for one in facts.queues:
         limit = limits.of(one.queue)
         if limit and one.died >= limit:
-            yield Fault("dead_letters", one.queue, Level.WARNING, f"{one.died} new dead letters in {one.queue}")
+            yield Fault(
+                "dead_letters", one.queue, Level.WARNING, f"{_number(one.died, 'new dead letter')} in {one.queue}"
+            )
 
 
 # -- rules of the server --------------------------------------------------------------------------------------------
@@ -246,7 +255,7 @@ def _client_refused(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
     total = sum(facts.refused.values())
     if limits.limit and total >= limits.limit:
         why = ", ".join(f"{reason} {count}" for reason, count in facts.refused.items())
-        yield Fault("client_refused", "", Level.WARNING, f"{total} clients refused: {why}")
+        yield Fault("client_refused", "", Level.WARNING, f"{_number(total, 'client')} refused: {why}")
 
 
 def _slow_commits(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:

@@ -63,7 +63,7 @@ export function thinned(points, most) {
   return kept;
 }
 
-/** Bars with names: `[[name, count, hint], …]`, the longest first. `choose(name)` when one is clicked. */
+/** Bars with names: `[[name, count, hint], …]`, the longest first. `choose(name)` when one is clicked; null: none can be. */
 export class Bars {
   constructor(choose) {
     this.choose = choose;
@@ -79,14 +79,9 @@ export class Bars {
     const fill = h("span", { class: "bar-fill" });
     fill.style.width = `${Math.max(1, share * 100)}%`;
     const parts = [h("span", { class: "bar-name" }, name), h("span", { class: "bar" }, fill), h("b", {}, count(value))];
-    const props = {
-      type: "button",
-      class: "bar-row",
-      "data-reason": name,
-      title: hint,
-      onclick: () => this.choose(name),
-    };
-    return h("li", {}, h("button", props, parts));
+    const props = { class: "bar-row", "data-reason": name, title: hint };
+    if (this.choose === null) return h("li", {}, h("span", props, parts));
+    return h("li", {}, h("button", { ...props, type: "button", onclick: () => this.choose(name) }, parts));
   }
 }
 

@@ -1,6 +1,7 @@
 /* Numbers, times and sizes as people read them. */
 
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const PARTS = new Intl.NumberFormat("en", { maximumFractionDigits: 3 });
 const UNITS = ["bytes", "KiB", "MiB", "GiB", "TiB"];
 const NARROW = "\u202f";
 
@@ -88,6 +89,11 @@ export function relative(iso, nowMs) {
   const seconds = (nowMs - Date.parse(iso)) / 1000;
   if (Math.abs(seconds) < 1) return "now";
   return seconds > 0 ? `${span(Math.floor(seconds))} ago` : `in ${span(Math.ceil(-seconds))}`;
+}
+
+/** A number that may have a fraction, such as a limit. */
+export function decimal(value) {
+  return PARTS.format(value);
 }
 
 export function plural(value, one, many = `${one}s`) {

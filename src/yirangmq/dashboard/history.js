@@ -1,10 +1,12 @@
 /* What the numbers of each queue were during the last minutes: those that the server had, and those seen since. */
 
+import { rates } from "./timeseries.js";
+
 export const KEPT = 800;
 /* Samples: ten minutes at one a second, and those that the server had before. */
 const METRICS = ["waiting", "age", "leased", "dead", "published", "acked", "failed"];
-const RATE_SECONDS = 10;
-const SMOOTH_SECONDS = 3;
+const RATE_SECONDS = 60;
+/* The window of every rate that is a number, as in `status`, `top` and the list of topics. */
 
 /** Samples of all queues, taken at the same moments: one ring of moments, and one of numbers for each. */
 export class History {
@@ -95,19 +97,30 @@ export class History {
     return found.reverse();
   }
 
-  /** Per second, of a counter, each the mean of a few: `[[seconds, rate], …]`. A counter that fell began anew. */
-  rates(queue, metric, seconds) {
-    const points = this.points(queue, metric, seconds + SMOOTH_SECONDS);
-    const found = [];
-    for (let first = 0, last = 1; last < points.length; last += 1) {
-      while (points[last][0] - points[first + 1][0] >= SMOOTH_SECONDS) first += 1;
-      const [[before, earlier], [at, value]] = [points[first], points[last]];
-      if (at > before) found.push([at, Math.max(0, (value - earlier) / (at - before))]);
+  /** All metrics of the last `seconds` at the moments of the samples, oldest first, as `series` wants them. */
+  samples(queue, seconds) {
+    const values = queue === null ? this.all : this.queues.get(queue);
+    const found = { at: [], ...Object.fromEntries(METRICS.map((metric) => [metric, []])) };
+    if (values === undefined || this.length === 0) return found;
+    const end = this.times[(this.length - 1) % KEPT];
+    const oldest = Math.max(0, this.length - KEPT);
+    let begin = this.length - 1;
+    while (begin > oldest && end - this.times[(begin - 1) % KEPT] <= seconds) begin -= 1;
+    for (let index = begin; index < this.length; index += 1) {
+      const slot = index % KEPT;
+      found.at.push(this.times[slot]);
+      for (const metric of METRICS) found[metric].push(Number.isNaN(values[metric][slot]) ? null : values[metric][slot]);
     }
     return found;
   }
 
-  /** The mean of the last seconds; null as long as there are not two samples. */
+  /** Per second, of a counter: `[[seconds, rate], …]`. */
+  rates(queue, metric, seconds) {
+    const samples = this.samples(queue, seconds);
+    return rates(samples.at, samples[metric]).flatMap((value, index) => (value === null ? [] : [[samples.at[index], value]]));
+  }
+
+  /** The mean of the last minute, as the server's own rates; null as long as there are not two samples. */
   rate(queue, metric) {
     const points = this.points(queue, metric, RATE_SECONDS);
     if (points.length < 2) return null;

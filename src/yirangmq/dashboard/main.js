@@ -40,7 +40,7 @@ async function revealNav() {
 
 router.changed = (page) => {
   for (const [other, node] of links) {
-    const isInside = other.route === "/" ? Boolean(page.tab) : page.route?.startsWith(`${other.route}/`);
+    const isInside = page.route?.startsWith(other.route === "/" ? "/queues/" : `${other.route}/`);
     mark(node, "aria-current", other === page || isInside ? "page" : null);
   }
 };

@@ -5,6 +5,7 @@ import { complain, confirm, note, open } from "./dialogs.js";
 import { h, replace } from "./dom.js";
 import { bytes, moment, relative } from "./format.js";
 import { PayloadView, copy } from "./payload.js";
+import { link, place } from "./router.js";
 import { DROPPABLE, REASONS, STATES } from "./states.js";
 
 const MOST_BYTES = 4 * 1024 * 1024;
@@ -15,7 +16,18 @@ const OUTSIDE = ["messageId", "queue", "payload", "payloadBase64", "attributes",
 export function showMessage(view, queue, id, changed = () => {}) {
   view.say({ message: id });
   const shown = open(id, (close) => new Drawer(view, queue, id, close, changed).node, { kind: "drawer" });
-  return shown.finally(() => view.signal.aborted || view.say({ message: "" }));
+  return shown.finally(() => {
+    const { query } = place();
+    if (!view.signal.aborted && query.get("message") === id) view.say({ message: "" });
+  });
+}
+
+/** Another query of the same page may name another message: its drawer replaces the one that is open. */
+export function turnMessage(view, queue, query, changed) {
+  const id = query.get("message");
+  if (id === null) return;
+  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
+  showMessage(view, queue, id, changed);
 }
 
 class Drawer {
@@ -97,7 +109,7 @@ class Drawer {
   }
 
   #failure(failure) {
-    const by = failure.consumerId ? ` in the hands of ${failure.consumerId}` : "";
+    const by = failure.consumerId ? ` at consumer ${failure.consumerId}` : "";
     return h(
       "section",
       { class: "failure" },
@@ -113,7 +125,10 @@ class Drawer {
     const given = Object.entries(sent).filter(([name]) => !OUTSIDE.includes(name));
     const attributes = Object.entries(sent.attributes ?? {}).map(([name, value]) => [`attributes.${name}`, value]);
     const all = Object.fromEntries(
-      [["timestamp", sent.timestamp], ...given, ...attributes].map(([name, value]) => [name, worded(value)]),
+      [["timestamp", sent.timestamp], ...given, ...attributes].map(([name, value]) => {
+        const isOrigin = name === "causation" && typeof value?.queue === "string" && typeof value.messageId === "string";
+        return isOrigin ? ["made from", origin(value)] : [name, worded(value)];
+      }),
     );
     return h("section", {}, h("h3", {}, "Header"), listed(all));
   }
@@ -149,8 +164,11 @@ class Drawer {
     return h(
       "span",
       { class: "buttons" },
-      isLetter ? button("Redrive", () => this.#move("redrive", "is back in line"), "primary") : null,
-      story.state === "dead" ? button("Quarantine", () => this.#move("quarantine", "is set aside")) : null,
+      isLetter ? button("Redrive", () => this.#move("redrive", "is ready again"), "primary") : null,
+      isLetter && story.message !== null
+        ? h("a", { class: "button small", href: link("queues", this.story.queue, "send-again", this.id) }, "Edit and send again…")
+        : null,
+      story.state === "dead" ? button("Quarantine", () => this.#move("quarantine", "is parked")) : null,
       button("Copy id", async () => {
         await copy(this.id);
         note("The id is copied.");
@@ -167,8 +185,8 @@ class Drawer {
 
   async #drop() {
     const held =
-      this.story.state === "leased" ? ` ${this.story.consumerId} has it at the moment, and will be told.` : "";
-    const text = `It is given up for good.${held}`;
+      this.story.state === "leased" ? ` ${this.story.consumerId} holds its lease, and its ack will fail.` : "";
+    const text = `The message is dropped permanently.${held}`;
     if (!(await confirm(`Delete ${this.id}?`, { text, yes: "Delete it", isDanger: true }))) return;
     await this.#act(`${this.id} is deleted.`, () => del(this.where), true);
   }
@@ -187,6 +205,12 @@ class Drawer {
   }
 }
 
+/** The message that this one was made from, as a link. */
+function origin({ queue, messageId, hook }) {
+  const href = `${link("queues", queue)}?message=${encodeURIComponent(messageId)}`;
+  return h("span", {}, h("a", { class: "mono", href }, messageId), ` of ${queue}${hook ? `, by the hook ${hook}` : ", sent again"}`);
+}
+
 function worded(value) {
   return typeof value === "string" ? value : JSON.stringify(value);
 }
@@ -197,6 +221,6 @@ function listed(facts) {
   return h(
     "dl",
     { class: "card-facts" },
-    given.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, String(value)))),
+    given.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value instanceof Node ? value : String(value)))),
   );
 }

@@ -1,4 +1,4 @@
-/* Dead letters sent round again, set aside or given up: first what would happen, then that, step by step. */
+/* Redrive, quarantine and purge of dead letters: a dry run first, then the move, step by step. */
 
 import { path, post } from "./api.js";
 import { complain, note, open } from "./dialogs.js";
@@ -12,17 +12,17 @@ const SMALLEST_STEP = 200;
 export const MOVES = {
   redrive: {
     name: "Redrive",
-    would: "would go back in line, with their attempts reset",
+    would: "would become ready again, with their attempts reset",
     doing: "Redriving",
     done: "redriven",
   },
   quarantine: {
     name: "Quarantine",
-    would: "would be set aside: they stay for good and move only when named",
-    doing: "Setting aside",
-    done: "set aside",
+    would: "would be parked: parked messages do not expire and move only by name",
+    doing: "Quarantining",
+    done: "quarantined",
   },
-  purge: { name: "Purge", would: "would be given up for good", doing: "Purging", done: "purged", isDanger: true },
+  purge: { name: "Purge", would: "would be dropped permanently", doing: "Purging", done: "purged", isDanger: true },
 };
 
 /** `which`: `{ids}`, `{filter, state}` or `{all, state}`. True if anything moved. */

@@ -108,7 +108,7 @@ export async function copy(text) {
 }
 
 /** UTF-8 that people can read, or null. */
-function decoded(bytes) {
+export function decoded(bytes) {
   try {
     const text = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes);
     return /[\0-\x08\x0e-\x1f]/.test(text) ? null : text;

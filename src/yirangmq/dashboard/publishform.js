@@ -4,26 +4,29 @@ import { path, post } from "./api.js";
 import { complain, note } from "./dialogs.js";
 import { h, mark, replace } from "./dom.js";
 import { Complaint, Editor } from "./editor.js";
+import { bytes } from "./format.js";
 import { mistake } from "./jsontext.js";
 import { link } from "./router.js";
 
 const KINDS = { json: "JSON", text: "Text", file: "File" };
+const SAME = "same";
+/* The bytes of an earlier message as they are, where they are no text. */
 const FIELDS = [
   { name: "type", label: "Type", hint: "such as order.created" },
-  { name: "priority", label: "Priority", hint: "0 goes first, none last", isNumber: true },
-  { name: "delaySec", label: "Delay", hint: "seconds until it may be taken", isNumber: true },
-  { name: "ttlSec", label: "Time to live", hint: "seconds; then given up if nobody took it", isNumber: true },
+  { name: "priority", label: "Priority", hint: "0 first; none is last", isNumber: true },
+  { name: "delaySec", label: "Delay", hint: "seconds until it is ready", isNumber: true },
+  { name: "ttlSec", label: "Time to live", hint: "seconds; expires if it is not leased by then", isNumber: true },
   { name: "groupId", label: "Group", hint: "one at a time, in order" },
   { name: "targetConsumerId", label: "For consumer", hint: "only this one gets it" },
-  { name: "messageId", label: "Id", hint: "made up if empty" },
+  { name: "messageId", label: "Id", hint: "generated if empty" },
   { name: "deduplicationKey", label: "Deduplication key", hint: "a second one is not stored" },
 ];
 
 export class PublishForm {
-  /** `queue` null: it is asked for. */
-  constructor(view, queue) {
-    this.view = view;
-    this.queue = queue;
+  /** `queue` null: it is asked for. `earlier`: the form begins with that message, see `Earlier`; `sent(receipt)` is called
+   * after a message was stored. */
+  constructor(view, queue, { earlier = null, sent = () => {} } = {}) {
+    Object.assign(this, { view, queue, earlier, sent });
     this.kind = "json";
     this.fields = new Map();
     this.editor = new Editor("Payload", { rows: 12, changed: () => this.#clear("payload") });
@@ -36,7 +39,7 @@ export class PublishForm {
     this.node = h(
       "form",
       { class: "publish panel", novalidate: true, onsubmit: (event) => this.#submit(event) },
-      queue === null ? this.#field({ name: "queue", label: "Queue", hint: "made if it is not there" }) : null,
+      queue === null ? this.#field({ name: "queue", label: "Queue", hint: "created if it does not exist" }) : null,
       this.#payload(),
       h(
         "div",
@@ -46,20 +49,31 @@ export class PublishForm {
       this.#labelled("attributes", "Attributes", "a JSON object", this.attributes.node, this.attributes),
       h("div", { class: "buttons" }, this.send, this.result),
     );
+    if (earlier !== null) this.#fill(earlier);
     this.node.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.node.requestSubmit();
     });
   }
 
+  #fill({ kind, text, members, priority, attributes }) {
+    if (text !== null) this.editor.value = text;
+    if (Object.keys(attributes).length > 0) this.attributes.value = JSON.stringify(attributes, null, 2);
+    for (const name of ["type", "groupId", "targetConsumerId"]) this.node.elements[name].value = members[name] ?? "";
+    this.node.elements.priority.value = priority ?? "";
+    this.#choose(kind, [...this.kinds.children].find((button) => button.dataset.payload === kind));
+  }
+
   #payload() {
+    const kinds = this.earlier?.kind === SAME ? { ...KINDS, [SAME]: `Unchanged, ${bytes(this.earlier.bytes.length)}` } : KINDS;
     replace(
       this.kinds,
-      Object.entries(KINDS).map(([kind, label]) =>
+      Object.entries(kinds).map(([kind, label]) =>
         h(
           "button",
           {
             type: "button",
             class: "small",
+            "data-payload": kind,
             "aria-pressed": String(kind === this.kind),
             onclick: (event) => this.#choose(kind, event.target),
           },
@@ -81,7 +95,7 @@ export class PublishForm {
   #choose(kind, button) {
     this.kind = kind;
     for (const other of this.kinds.children) mark(other, "aria-pressed", String(other === button));
-    this.editor.node.hidden = kind === "file";
+    this.editor.node.hidden = kind === "file" || kind === SAME;
     this.file.hidden = kind !== "file";
     this.#clear("payload");
   }
@@ -163,7 +177,8 @@ export class PublishForm {
     this.send.disabled = true;
     try {
       const answer = await post(path`queues/${queue}/messages`, body);
-      this.#told(queue, answer.messages[0]);
+      this.#report(queue, answer.messages[0]);
+      await this.sent(answer.messages[0]);
       this.view.live.touch();
     } catch (error) {
       this.#blameServer(error);
@@ -172,16 +187,16 @@ export class PublishForm {
     }
   }
 
-  #told(queue, receipt) {
+  #report(queue, receipt) {
     const id = h(
       "a",
       { class: "mono", href: `${link("queues", queue)}?message=${encodeURIComponent(receipt.messageId)}` },
       receipt.messageId,
     );
     const words = receipt.refused
-      ? `is among the dead letters: ${receipt.refused}`
+      ? `is a dead letter: ${receipt.refused}`
       : receipt.duplicate
-        ? "was there already; nothing was stored"
+        ? "was already stored; nothing was added"
         : "is published and on disk";
     replace(this.result, id, ` ${words}.`);
     note(`${receipt.messageId} ${words}.`, receipt.refused ? "bad" : "good");
@@ -201,7 +216,8 @@ export class PublishForm {
   #members() {
     const attributes = this.attributes.value.trim() === "" ? {} : this.#attributesGiven();
     if (attributes === null) return null;
-    const members = { messageId: this.#text("messageId") || newId() };
+    const kept = Object.entries(this.earlier?.members ?? {}).filter(([name]) => !FIELDS.some((field) => field.name === name));
+    const members = { ...Object.fromEntries(kept), messageId: this.#text("messageId") || newId() };
     for (const { name, isNumber } of FIELDS) {
       const text = this.#text(name);
       if (text === "") continue;
@@ -228,6 +244,8 @@ export class PublishForm {
   }
 
   async #payloadMember() {
+    const contentType = this.earlier?.members.contentType;
+    if (this.kind === SAME) return coded(this.earlier.bytes, contentType ?? "application/octet-stream");
     if (this.kind === "file") {
       const [file] = this.file.files;
       if (file !== undefined)
@@ -237,7 +255,7 @@ export class PublishForm {
       return null;
     }
     const text = this.editor.value;
-    if (this.kind === "text") return coded(new TextEncoder().encode(text), "text/plain; charset=utf-8");
+    if (this.kind === "text") return coded(new TextEncoder().encode(text), contentType ?? "text/plain; charset=utf-8");
     const wrong = mistake(text);
     if (wrong === null) return { more: {}, text: `"payload":${text}` };
     this.#blame("payload", `is not JSON: ${wrong.text}`, wrong);

@@ -1,4 +1,4 @@
-/* Giving up everything of one state: page by page, so that nobody else waits. */
+/* Purge of all messages of one state, page by page, so that other requests run in between. */
 
 import { get, path, post, withQuery } from "./api.js";
 import { complain, note, open } from "./dialogs.js";
@@ -59,7 +59,7 @@ function askState(queue, counts) {
     return h(
       "form",
       { onsubmit: submit },
-      h("p", {}, "All messages of one state are given up for good. Messages that come meanwhile stay."),
+      h("p", {}, "All messages of one state are dropped permanently. Messages that arrive meanwhile stay."),
       h("fieldset", { class: "choose" }, h("legend", { class: "quiet" }, "State"), choices),
       h("label", { class: "field" }, h("span", {}, "Type ", h("code", {}, queue), " to confirm"), word),
       h("div", { class: "buttons" }, agree, h("button", { type: "button", onclick: () => close(null) }, "Cancel")),

@@ -1,6 +1,7 @@
 /* What every page of one queue has above it: its name, its counts, what can be done with it, and its tabs. */
 
 import { Refused, del, get, path, post } from "./api.js";
+import { consumerBadge, consumersLine, lacksConsumer } from "./consumersof.js";
 import { complain, confirm, note } from "./dialogs.js";
 import { h, mark, put, replace } from "./dom.js";
 import { count, plural } from "./format.js";
@@ -8,6 +9,7 @@ import { purge } from "./purge.js";
 import { link } from "./router.js";
 import { KEPT, STATES } from "./states.js";
 
+const CONSUMERS_MS = 3000;
 const ALWAYS = ["delayed", "ready", "leased", "dead", "parked", "done"];
 
 /** Draw it into the view; `body` is the place below it. `told(row)` is called with the queue after every change,
@@ -33,6 +35,9 @@ export class QueueFrame {
       { type: "button", class: "plain-danger", hidden: true, onclick: () => this.#delete() },
       "Delete queue…",
     );
+    this.consumers = consumersLine();
+    this.reported = [];
+    this.reportedAt = -Infinity;
     this.states = h("div", { class: "states" });
     this.missing = h("div", { class: "empty", hidden: true });
     this.body = h("div", { class: "tab-body" });
@@ -42,8 +47,18 @@ export class QueueFrame {
         "div",
         { class: "bar-line queue-head" },
         h("h1", {}, this.queue, this.badges),
-        h("span", { class: "buttons" }, this.pause, this.purge, this.remove),
+        h(
+          "span",
+          { class: "buttons" },
+          page.route.endsWith("/publish")
+            ? null
+            : h("a", { class: "button primary", href: link("queues", this.queue, "publish") }, "Publish…"),
+          this.pause,
+          this.purge,
+          this.remove,
+        ),
       ),
+      this.consumers.node,
       this.states,
       this.#tabs(page),
       this.missing,
@@ -74,6 +89,7 @@ export class QueueFrame {
     try {
       const isThere = this.view.live.row(this.queue) !== null;
       this.row = isThere ? await get(path`queues/${this.queue}`, { signal: this.view.signal }) : null;
+      if (isThere) await this.#askConsumers();
     } catch (error) {
       if (error instanceof Refused && error.status === 404) this.row = null;
       else return;
@@ -82,6 +98,18 @@ export class QueueFrame {
     }
     this.#show();
     this.told(this.row);
+  }
+
+  /** The names of those that report; a token may not show them. */
+  async #askConsumers() {
+    if (performance.now() - this.reportedAt < CONSUMERS_MS) return;
+    this.reportedAt = performance.now();
+    try {
+      const { consumers } = await get("consumers", { signal: this.view.signal });
+      this.reported = consumers.filter((one) => one.queues.includes(this.queue) && one.state !== "silent");
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+    }
   }
 
   /** Another state is shown. */
@@ -94,18 +122,24 @@ export class QueueFrame {
     const isThere = row !== null;
     this.pause.hidden = this.purge.hidden = this.remove.hidden = this.states.hidden = !isThere;
     this.#showMissing(isThere);
-    if (!isThere) return;
+    if (!isThere) {
+      this.consumers.node.hidden = true;
+      return;
+    }
     put(this.pause, row.paused ? "Resume" : "Pause");
     mark(this.pause, "class", row.paused ? "primary" : null);
     this.#showStates(row.counts);
+    this.consumers.show(row, this.reported);
     put(this.tabCounts.get("dead") ?? h("i"), row.counts.dead ? count(row.counts.dead) : "");
-    const wanted = `${row.paused}${row.policyError}`;
+    const isLacking = lacksConsumer(row);
+    const wanted = `${row.paused}${row.policyError}${isLacking}`;
     if (this.badges.dataset.wanted === wanted) return;
     this.badges.dataset.wanted = wanted;
     replace(
       this.badges,
       row.paused ? h("span", { class: "badge paused" }, "paused") : null,
       row.policyError ? h("span", { class: "badge bad", title: row.policyError }, "broken policy") : null,
+      isLacking ? consumerBadge() : null,
     );
   }
 
@@ -147,7 +181,7 @@ export class QueueFrame {
         h(
           "p",
           {},
-          "This is the name of the dead letters of ",
+          "This is the dead-letter queue of ",
           sources.map((row, index) => [
             index ? ", " : "",
             h("a", { href: link("queues", row.queue, "dead-letters") }, row.queue),
@@ -159,11 +193,11 @@ export class QueueFrame {
     }
     replace(
       this.missing,
-      h("h3", {}, "This queue is not there"),
+      h("h3", {}, "This queue does not exist"),
       h(
         "p",
         {},
-        "It will be as soon as something is ",
+        "It is created when a message is ",
         h("a", { href: link("queues", this.queue, "publish") }, "published to it"),
         ".",
       ),
@@ -176,8 +210,8 @@ export class QueueFrame {
       await post(path`queues/${this.queue}/${wish}`);
       note(
         wish === "pause"
-          ? `${this.queue} is paused: nothing is handed out. Publishing goes on.`
-          : `${this.queue} is handed out again.`,
+          ? `${this.queue} is paused: no message is leased. Publishing goes on.`
+          : `${this.queue} is resumed.`,
       );
       this.view.live.poke();
     } catch (error) {

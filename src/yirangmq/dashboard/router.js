@@ -67,7 +67,8 @@ export class Router {
   }
 }
 
-function place() {
+/** Path and query of the address. */
+export function place() {
   const hash = location.hash.startsWith("#/") ? location.hash.slice(1) : "/";
   const [path, query = ""] = hash.split(/\?(.*)/s);
   return { path, query: new URLSearchParams(query) };

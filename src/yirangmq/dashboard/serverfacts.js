@@ -51,6 +51,6 @@ async function watch(node, signal) {
 function showHealth(node, { status, reasons }) {
   node.hidden = status === "ok";
   mark(node, "data-kind", status);
-  const said = status === "fail" ? "The server is not well: " : "Somebody should look: ";
+  const said = status === "fail" ? "The server fails: " : "Degraded: ";
   replace(node, h("b", {}, said), reasons.map((reason) => reason.text).join("; "));
 }

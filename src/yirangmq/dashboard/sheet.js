@@ -2,7 +2,8 @@
 
 import { Rows, h, mark, put } from "./dom.js";
 
-/** `columns`: `{name, of(item) → text or node, isNumber, isHead, kind(item) → class of a badge}`. `{node, show(items, keyOf)}`. */
+/** `columns`: `{name, of(item) → text or node, isNumber, isHead, isWhole (one line), isLong (a sentence),
+ * kind(item) → class of a badge}`. `{node, show(items, keyOf)}`. */
 export function sheet(columns, kind = "") {
   const body = h("tbody", {});
   const rows = new Rows(body, () => row(columns));
@@ -20,10 +21,10 @@ export function sheet(columns, kind = "") {
 
 function row(columns) {
   const spots = columns.map(({ kind }) => h("span", { class: kind ? "badge" : "" }));
-  const cells = columns.map(({ name, isNumber, isHead }, index) =>
+  const cells = columns.map(({ name, isNumber, isHead, isWhole, isLong }, index) =>
     isHead
       ? h("th", { scope: "row" }, spots[index])
-      : h("td", { "data-label": name, class: isNumber ? "number" : "" }, spots[index]),
+      : h("td", { "data-label": name, class: isNumber ? "number" : isWhole ? "nowrap" : isLong ? "whole" : "" }, spots[index]),
   );
   return {
     node: h("tr", {}, cells),

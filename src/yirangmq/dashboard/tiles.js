@@ -6,8 +6,8 @@ import { rate, short } from "./format.js";
 import { waiting } from "./history.js";
 
 const COUNTED = [
-  { name: "Waiting", kind: "waiting", of: waiting },
-  { name: "In work", kind: "leased", of: (all) => all.leased },
+  { name: "Backlog", kind: "waiting", of: waiting },
+  { name: "Leased", kind: "leased", of: (all) => all.leased },
   { name: "Dead letters", kind: "dead", of: (all) => all.dead },
 ];
 const RATED = [

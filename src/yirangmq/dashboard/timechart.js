@@ -1,125 +1,208 @@
-/* Lines over the last minutes, with axes; under the pointer the numbers of that moment. */
+/* A chart over time, drawn by uPlot: labelled axes, a legend that turns lines off, a time cursor, a choice by dragging. */
 
-import { reach, thinned } from "./charts.js";
 import { h, mark, put, svg } from "./dom.js";
-import { brief, clock } from "./format.js";
+import { clock, moment } from "./format.js";
+import uPlot from "./vendor/uPlot.js";
 
-const HEIGHT = 150;
-const LEFT = 44;
-const BOTTOM = 18;
-const TOP = 8;
-const MOST_POINTS = 240;
+const HEIGHT = 190;
+const FONT = "11px Inter, system-ui, sans-serif";
+const TICK = 4;
+const GAP = 5;
+const DAY_SECONDS = 86_400;
+const WHOLE = powers([1, 2, 5], 0);
+const PARTS = powers([1, 2, 5], -2);
+const SPANS = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18_000, 43_200, ...powers([1, 2, 5], 0).map((n) => n * DAY_SECONDS)];
+/* The steps of an axis: of counts, of rates, of seconds. */
+const STEPS = { count: WHOLE, rate: PARTS, span: SPANS };
 
-/** `lines`: `[{name, kind, say}]`; `say` puts a number into words. */
+/** `lines`: `[{name, kind, column, say, mean}]`; `say` puts a number into words. Where no moment is pointed at, the legend
+ * has the latest numbers, or, of lines with `mean`, what that function of the group says. `unit` stands at the axis; `steps` is "count",
+ * "rate" or "span". `group` has the cursor and the zoom in common with other charts. */
 export class TimeChart {
-  constructor(title, lines, seconds) {
-    this.lines = lines.map((line) => ({
-      ...line,
-      points: [],
-      path: svg("path", { class: "line", "data-kind": line.kind }),
-    }));
-    this.seconds = seconds;
-    this.width = 400;
-    this.over = null;
-    this.grid = svg("g", { class: "grid" });
-    this.cursor = svg("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" });
-    const paths = this.lines.map((line) => line.path);
-    this.drawing = svg("svg", { class: "timechart", height: HEIGHT, role: "img" }, this.grid, paths, this.cursor);
+  constructor(group, { title, unit, steps, lines, rest = "now" }) {
+    Object.assign(this, { group, title, unit, rest });
+    this.lines = lines.map((line) => ({ ...line, isShown: true }));
+    this.series = null;
+    this.at = null;
     this.moment = h("span", { class: "chart-moment" });
-    const head = h("figcaption", {}, h("span", { class: "chart-title" }, title), this.#legend(), this.moment);
-    this.node = h("figure", { class: "chart panel" }, head, this.drawing);
-    this.title = title;
-    this.#watch();
+    this.place = h("div", {
+      class: "timechart",
+      tabindex: "0",
+      role: "group",
+      "aria-roledescription": "chart",
+      "aria-describedby": group.help.id,
+    });
+    const name = h("span", { class: "chart-title" }, title);
+    this.node = h("figure", { class: "chart panel" }, h("figcaption", {}, name, this.#legend(), this.moment), this.place);
+    this.probes = new Map();
+    this.steps = STEPS[steps];
+    this.place.addEventListener("keydown", (event) => group.press(event, this));
+    new ResizeObserver(([entry]) => this.#fit(entry.contentRect.width)).observe(this.place);
   }
 
   #legend() {
-    return this.lines.map((line) => {
+    return this.lines.map((line, index) => {
       line.value = h("b", {}, "–");
-      return h("span", { class: "legend", "data-kind": line.kind }, line.name, line.value);
+      if (this.lines.length === 1) return h("span", { class: "legend", "data-kind": line.kind }, line.name, line.value);
+      const button = h("button", { type: "button", class: "legend", "data-kind": line.kind, "aria-pressed": "true" });
+      button.append(line.name, line.value);
+      button.addEventListener("click", () => {
+        line.isShown = !line.isShown;
+        mark(button, "aria-pressed", String(line.isShown));
+        this.plot?.setSeries(index + 1, { show: line.isShown });
+      });
+      return button;
     });
   }
 
-  #watch() {
-    new ResizeObserver(([entry]) => {
-      this.width = Math.max(200, entry.contentRect.width);
-      this.#paint();
-    }).observe(this.drawing);
-    this.drawing.addEventListener("pointermove", (event) => {
-      const x = event.clientX - this.drawing.getBoundingClientRect().left;
-      this.over = x < LEFT ? null : x;
-      this.#read();
-    });
-    this.drawing.addEventListener("pointerleave", () => {
-      this.over = null;
-      this.#read();
-    });
+  /** A whole new set of numbers; `from` and `until` in seconds are what is seen of them. */
+  draw(series, from, until) {
+    this.series = series;
+    this.data = [series.at, ...this.lines.map((line) => series[line.column])];
+    this.seen = { min: from, max: until };
+    if (this.plot === undefined) return;
+    this.plot.setData(this.data, false);
+    this.plot.setScale("x", this.seen);
+    this.read();
   }
 
-  /** The points of each line, in the order of the lines. */
-  draw(points) {
-    this.lines.forEach((line, index) => (line.points = points[index]));
-    this.#paint();
+  /** The first time that its width is known it is made. */
+  #fit(width) {
+    if (width < 50) return;
+    if (this.plot !== undefined) this.plot.setSize({ width, height: HEIGHT });
+    else if (this.series !== null) {
+      this.plot = new uPlot(this.#options(width), this.data, this.place);
+      this.plot.setScale("x", this.seen);
+      this.place.plot = this.plot;
+      this.read();
+    } else this.#later(width);
   }
 
-  #paint() {
-    const all = this.lines.flatMap((line) => line.points);
-    this.reach = Math.max(...this.lines.map((line) => reach(line.points, this.seconds)));
-    this.end = all.reduce((late, [at]) => Math.max(late, at), 0);
-    this.most = roundUp(all.reduce((high, [, value]) => Math.max(high, value), 0));
-    mark(this.drawing, "viewBox", `0 0 ${this.width} ${HEIGHT}`);
-    this.grid.replaceChildren(...this.#axes());
-    for (const line of this.lines) {
-      const spots = thinned(line.points, MOST_POINTS).map((point) => `${this.#x(point[0])} ${this.#y(point[1])}`);
-      mark(line.path, "d", spots.length > 1 ? `M${spots.join("L")}` : null);
+  #later(width) {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => this.place.isConnected && this.#fit(width), 50);
+  }
+
+  // -- as uPlot wants it -----------------------------------------------------------------------------------------
+
+  #options(width) {
+    const axis = { stroke: () => this.#colour("--muted"), font: FONT, labelFont: FONT, labelSize: 16, gap: GAP };
+    const grid = { stroke: () => this.#colour("--line"), width: 1 };
+    const ticks = { stroke: () => this.#colour("--line-strong"), width: 1, size: TICK };
+    const [{ say }] = this.lines;
+    return {
+      width,
+      height: HEIGHT,
+      padding: [8, 26, 0, 0],
+      legend: { show: false },
+      cursor: {
+        y: false,
+        points: { size: 6 },
+        drag: { x: true, y: false, setScale: false, dist: 5 },
+        sync: { key: this.group.key, scales: ["x", null] },
+        bind: { dblclick: () => () => this.group.zoom(null) },
+      },
+      scales: { x: { time: true }, y: { range: (plot, low, high) => [0, Math.max(this.steps[0], (high ?? 0) * 1.08)] } },
+      axes: [
+        { ...axis, grid, ticks, size: 28, space: 64, label: "local time", values: (plot, splits, _, __, step) => splits.map((at) => timeLabel(at, step)) },
+        {
+          ...axis,
+          grid,
+          ticks,
+          space: 28,
+          incrs: this.steps,
+          label: this.unit,
+          values: (plot, splits) => splits.map(say),
+          size: (plot, texts) => widest(plot, texts) + TICK + 2 * GAP,
+        },
+      ],
+      series: [
+        {},
+        ...this.lines.map((line) => ({
+          label: line.name || this.title,
+          show: line.isShown,
+          stroke: () => this.#colour("--c", line.kind),
+          width: 1.6,
+          points: { show: false },
+        })),
+      ],
+      hooks: { setCursor: [() => this.read()], setSelect: [(plot) => this.#select(plot)] },
+    };
+  }
+
+  #select(plot) {
+    const { left, width } = plot.select;
+    if (width < 5) return;
+    const range = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
+    plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+    this.group.zoom(range);
+  }
+
+  /** A colour of the page, as the canvas understands it: light or dark, as the page is at the moment. */
+  #colour(name, kind = "") {
+    let probe = this.probes.get(name + kind);
+    if (probe === undefined) {
+      probe = svg("svg", { class: "probe", "data-kind": kind || null, "aria-hidden": "true" });
+      probe.style.color = `var(${name})`;
+      this.place.append(probe);
+      this.probes.set(name + kind, probe);
     }
-    this.#read();
+    return getComputedStyle(probe).color;
   }
 
-  #axes() {
-    const say = this.lines[0].say;
-    const marks = [0, 0.5, 1].flatMap((share) => {
-      const y = this.#y(this.most * share);
-      const text = svg("text", { x: LEFT - 6, y: Number(y) + 3.5, "text-anchor": "end" }, say(this.most * share));
-      return [svg("line", { x1: LEFT, x2: this.width, y1: y, y2: y }), text];
-    });
-    const ago = svg("text", { x: LEFT, y: HEIGHT - 3 }, `${brief(this.reach)} ago`);
-    return [...marks, ago, svg("text", { x: this.width, y: HEIGHT - 3, "text-anchor": "end" }, "now")];
+  recolour() {
+    this.plot?.redraw(false);
   }
 
-  #x(at) {
-    return (this.width - ((this.end - at) / this.reach) * (this.width - LEFT)).toFixed(1);
+  // -- the cursor ------------------------------------------------------------------------------------------------
+
+  /** Set the cursor to a sample, as the keyboard does. Null takes it away. */
+  point(index) {
+    if (this.plot === undefined) return;
+    const left = index === null ? -10 : this.plot.valToPos(this.series.at[index], "x");
+    this.plot.setCursor({ left, top: index === null ? -10 : 1 }, false);
+    this.read();
   }
 
-  #y(value) {
-    return (HEIGHT - BOTTOM - (value / this.most) * (HEIGHT - BOTTOM - TOP)).toFixed(1);
-  }
-
-  /** The numbers under the pointer, or the latest. */
-  #read() {
-    mark(this.cursor, "visibility", this.over === null ? "hidden" : "visible");
-    const at = this.over === null ? this.end : this.end - ((this.width - this.over) / (this.width - LEFT)) * this.reach;
-    if (this.over !== null) {
-      mark(this.cursor, "x1", this.over);
-      mark(this.cursor, "x2", this.over);
-    }
+  /** The numbers at the cursor, or the latest, in words. */
+  read() {
+    if (this.series === null) return;
+    const index = this.plot?.cursor.idx ?? null;
+    const shown = index ?? this.series.at.length - 1;
     const said = this.lines.map((line) => {
-      const value = nearest(line.points, at);
+      const value = (index === null && line.mean ? line.mean(this.group) : this.series[line.column][shown]) ?? null;
       put(line.value, value === null ? "–" : line.say(value));
-      return `${line.name} ${line.value.textContent}`;
+      return `${line.name} ${line.value.textContent}`.trim();
     });
-    put(this.moment, this.over === null ? "" : clock(new Date(at * 1000)));
-    mark(this.drawing, "aria-label", `${this.title}: ${said.join(", ")}`);
+    const at = index === null ? null : new Date(this.series.at[index] * 1000);
+    put(this.moment, at === null ? this.rest : this.group.isLong ? moment(at).slice(5) : clock(at));
+    this.words = `${this.title}: ${said.join(", ")} ${this.unit}`;
+    mark(this.place, "aria-label", this.words);
+  }
+
+  close() {
+    clearTimeout(this.timer);
+    this.plot?.destroy();
   }
 }
 
-function nearest(points, at) {
-  if (points.length === 0) return null;
-  return points.reduce((best, point) => (Math.abs(point[0] - at) < Math.abs(best[0] - at) ? point : best))[1];
+function widest(plot, texts) {
+  const [font] = plot.axes[1].font;
+  plot.ctx.font = font;
+  const widths = (texts ?? []).map((text) => plot.ctx.measureText(text ?? "").width);
+  return Math.ceil(Math.max(0, ...widths) / devicePixelRatio);
 }
 
-/** The next number above that is easy to read: 1, 2, 5, 10, 20 … */
-function roundUp(value) {
-  if (value <= 1) return 1;
-  const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].find((step) => step * power >= value) * power;
+function timeLabel(at, step) {
+  const date = new Date(at * 1000);
+  if (step >= DAY_SECONDS || (date.getHours() === 0 && date.getMinutes() === 0 && date.getSeconds() === 0)) {
+    return moment(date).slice(5, 10);
+  }
+  return step < 60 ? clock(date) : clock(date).slice(0, 5);
+}
+
+function powers(digits, from) {
+  const found = [];
+  for (let power = from; power < 14; power += 1) for (const digit of digits) found.push(digit * 10 ** power);
+  return found;
 }

@@ -2,6 +2,7 @@
 
 import gzip
 import re
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,22 @@ def test_dashboard_files_are_served_with_their_content_types(name: str) -> None:
         assert answer.body == (FOLDER / name).read_bytes()
 
 
+VENDORED = {
+    "uPlot.js": "5dd9b3281aa64b461b42d9945f6adb2649d346502b12281a9ae0d46599a80eba",
+    "uPlot.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
+    "uPlot.LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
+}
+"""SHA-256 of the files of the npm package ``uplot`` 1.6.32; see docs/decisions/0023-chart-library.md."""
+
+
+def test_dashboard_files_of_other_projects_are_unchanged_and_have_their_licence() -> None:
+    found = {one.name: sha256(one.read_bytes()).hexdigest() for one in (FOLDER / "vendor").iterdir()}
+    assert found.pop("README.md")
+    assert found == VENDORED
+    assert "MIT" in (FOLDER / "vendor" / "uPlot.LICENSE").read_text()
+    assert ask("/dashboard/vendor/uPlot.js").status == 200
+
+
 def test_content_encoding_gzip_is_used_for_dashboard_files_if_accepted() -> None:
     packed = ask("/dashboard/style.css", accept_encoding="gzip, deflate, br")
     plain = ask("/dashboard/style.css")
@@ -97,6 +114,7 @@ def test_dashboard_page_list_contains_every_page_file() -> None:
 def test_dashboard_files_refer_to_no_other_site() -> None:
     for file in FOLDER.rglob("*.*"):
         text = file.read_text()
+        text = re.sub(r"\A/\*.*?\*/", "", text, flags=re.DOTALL) if file.parent.name == "vendor" else text
         found = re.findall(r"""(?:https?:)?//[a-z][^\s"'`)]*""", re.sub(r"(?m)^\s*//.*$", "", text))
         assert [address for address in found if "www.w3.org" not in address] == [], file
 

@@ -1,9 +1,9 @@
-/* What is wrong, who cares for it, who is told. */
+/* Open and closed alerts, their sinks and their rules. */
 
 import { Refused, get, path, post } from "../api.js";
 import { complain, note, open } from "../dialogs.js";
 import { h, put } from "../dom.js";
-import { count, moment } from "../format.js";
+import { count, decimal, moment } from "../format.js";
 import { link } from "../router.js";
 import { sheet } from "../sheet.js";
 
@@ -11,36 +11,48 @@ const EVERY_MS = 2000;
 const KINDS = { CRITICAL: "bad", WARNING: "paused", INFO: "" };
 const NAME = "yirangmq.name";
 
-const WHAT = { name: "alert", isHead: true, of: (row) => row.text };
+const WHAT = {
+  name: "alert",
+  isHead: true,
+  of: (row) => h("span", {}, row.text, h("span", { class: "muted below" }, row.rule)),
+};
 const LEVEL = { name: "level", of: (row) => row.level, kind: (row) => KINDS[row.level] };
-const RULE = { name: "rule", of: (row) => row.rule };
 const ABOUT = {
   name: "about",
   of: (row) => subject(row),
 };
-const SINCE = { name: "since", of: (row) => moment(row.openedAt) };
+const SINCE = { name: "opened", isWhole: true, of: (row) => moment(row.openedAt) };
 const CARED = {
   name: "acknowledged",
   of: (row) => (row.acknowledgedAt === null ? "–" : [row.acknowledgedBy ?? "yes", row.note].filter(Boolean).join(": ")),
 };
-const OVER = [WHAT, LEVEL, RULE, ABOUT, SINCE, { name: "until", of: (row) => moment(row.closedAt) }, CARED];
+const OVER = [WHAT, LEVEL, ABOUT, SINCE, { name: "closed", isWhole: true, of: (row) => moment(row.closedAt) }, CARED];
 const SINKS = [
   { name: "sink", isHead: true, of: (row) => row.sink },
   { name: "kind", of: (row) => row.kind },
   { name: "from level", of: (row) => row.level, kind: (row) => KINDS[row.level] },
   { name: "sent", isNumber: true, of: (row) => count(row.sent) },
   { name: "failed", isNumber: true, of: (row) => count(row.failed) },
-  { name: "given up", isNumber: true, of: (row) => count(row.lost) },
-  { name: "waiting", isNumber: true, of: (row) => count(row.pending) },
-  { name: "last error", of: (row) => row.lastError ?? "–" },
+  { name: "lost", isNumber: true, of: (row) => count(row.lost) },
+  { name: "pending", isNumber: true, of: (row) => count(row.pending) },
+  { name: "last error", isLong: true, of: (row) => row.lastError ?? "–" },
 ];
 const RULES = [
   { name: "rule", isHead: true, of: (row) => row.rule },
   { name: "state", of: (row) => (row.enabled ? "on" : "off"), kind: (row) => (row.enabled ? "good" : "") },
-  { name: "limit", of: (row) => (row.limit === null ? "–" : `${count(row.limit)} ${row.unit ?? ""}`) },
+  { name: "limit", of: (row) => limitOf(row) },
   { name: "level", of: (row) => row.level },
-  { name: "what", of: (row) => coded(row.about) },
+  { name: "what", isLong: true, of: (row) => coded(row.about) },
 ];
+
+const SINGULAR = { seconds: "second", messages: "message", clients: "client", switches: "switch" };
+
+/** A limit with its unit: "1 message in the window", "0.5 seconds". */
+function limitOf({ limit, unit }) {
+  if (limit === null) return "–";
+  const [noun, ...rest] = (unit ?? "").split(" ");
+  return [decimal(limit), limit === 1 ? (SINGULAR[noun] ?? noun) : noun, ...rest].join(" ");
+}
 
 /** What stands between backticks is code. */
 function coded(text) {
@@ -58,7 +70,7 @@ export default {
   title: () => "Alerts",
   nav: { label: "Alerts", order: 30 },
   needs: "/v1/alerts",
-  /** How many are open and nobody's, for the link at the top. */
+  /** The number of open alerts without an acknowledgement, for the link at the top. */
   badge: (status) => status.alerts?.unacknowledged ?? 0,
   mount: (view) => new AlertsPage(view),
 };
@@ -70,8 +82,8 @@ class AlertsPage {
     this.over = sheet(OVER, "alerts");
     this.sinks = sheet(SINKS, "alerts sinks");
     this.rules = sheet(RULES, "alerts rules");
-    this.well = h("div", { class: "empty", hidden: true }, h("h3", {}, "Nothing is wrong"));
-    this.none = h("p", { class: "muted", hidden: true }, "No alert is over yet.");
+    this.well = h("div", { class: "empty", hidden: true }, h("h3", {}, "No open alerts"));
+    this.none = h("p", { class: "muted", hidden: true }, "No closed alerts.");
     this.off = h("p", { class: "muted", hidden: true }, "Alerts are off: the setting alerts.enabled is false.");
     const test = h("button", { type: "button", class: "small", onclick: () => this.#test() }, "Send a test notice");
     view.root.append(
@@ -79,10 +91,10 @@ class AlertsPage {
       this.off,
       this.open.node,
       this.well,
-      h("h2", {}, "Over"),
+      h("h2", {}, "Closed"),
       this.over.node,
       this.none,
-      h("div", { class: "bar-line" }, h("h2", {}, "Who is told"), test),
+      h("div", { class: "bar-line" }, h("h2", {}, "Sinks"), test),
       this.sinks.node,
       h("h2", {}, "Rules"),
       this.rules.node,
@@ -96,8 +108,8 @@ class AlertsPage {
       row.acknowledgedAt === null
         ? h("button", { type: "button", class: "small", "data-ack": row.id, onclick: () => this.#care(row) }, "Acknowledge")
         : "";
-    const state = { name: "state", of: (row) => (row.withheld ? `${row.state}, not told yet` : row.state) };
-    return [WHAT, LEVEL, state, RULE, ABOUT, SINCE, CARED, { name: "", of: care }];
+    const state = { name: "state", of: (row) => (row.withheld ? `${row.state}, not sent yet` : row.state) };
+    return [WHAT, LEVEL, state, ABOUT, SINCE, CARED, { name: "", of: care }];
   }
 
   async #watch() {
@@ -133,7 +145,7 @@ class AlertsPage {
   }
 
   async #care(row) {
-    const said = await askWho(row);
+    const said = await askName(row);
     if (said === null) return;
     try {
       await post(path`alerts/${row.id}/ack`, said);
@@ -148,7 +160,7 @@ class AlertsPage {
   async #test() {
     try {
       const { sinks } = await post("alerts", {});
-      for (const { sink, ok, error } of sinks) note(ok ? `${sink} took it.` : `${sink}: ${error}`, ok ? "good" : "bad");
+      for (const { sink, ok, error } of sinks) note(ok ? `${sink} accepted the notice.` : `${sink}: ${error}`, ok ? "good" : "bad");
       await this.#ask();
     } catch (error) {
       complain(error);
@@ -157,7 +169,7 @@ class AlertsPage {
 }
 
 /** `{by, note}`, or null. */
-function askWho(row) {
+function askName(row) {
   return open("Acknowledge", (close) => {
     const by = h("input", { type: "text", name: "by", maxlength: "100", value: localStorage.getItem(NAME) ?? "", autofocus: true });
     const text = h("input", { type: "text", name: "note", maxlength: "500", autocomplete: "off" });
@@ -167,7 +179,7 @@ function askWho(row) {
       close({ by: by.value.trim(), note: text.value.trim() });
     };
     const about = h("p", {});
-    put(about, `${row.text}. There are no more reminders of it, unless it gets worse.`);
+    put(about, `${row.text}. No further reminders are sent unless its level rises.`);
     return h(
       "form",
       { onsubmit: submit },

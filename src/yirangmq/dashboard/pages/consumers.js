@@ -1,4 +1,4 @@
-/* Who is at work, and how to slow them down. */
+/* Consumers that report, their pause, resume and drain, and the connections. */
 
 import { Refused, get, path, post } from "../api.js";
 import { complain, note } from "../dialogs.js";
@@ -7,9 +7,9 @@ import { bytes, count, moment, span } from "../format.js";
 import { link } from "../router.js";
 
 const EVERY_MS = 1000;
-const WISHES = { pause: "take nothing more", resume: "go on", drain: "finish what is in work, then stop" };
-const COLUMNS = ["state", "queues", "in work", "done", "failed", "lost", "last beat", "running since"];
-const NUMBERS = ["in work", "done", "failed", "lost"];
+const WISHES = { pause: "lease nothing more", resume: "go on", drain: "finish the messages in process, then stop" };
+const COLUMNS = ["state", "queues", "in process", "done", "failed", "lost", "last report", "running since"];
+const NUMBERS = ["in process", "done", "failed", "lost"];
 
 export default {
   route: "/consumers",
@@ -42,8 +42,8 @@ class ConsumersPage {
     this.empty = h(
       "div",
       { class: "empty", hidden: true },
-      h("h3", {}, "No consumer has told of itself within the last hour"),
-      h("p", {}, "A consumer process does so by itself:"),
+      h("h3", {}, "No consumer reported within the last hour"),
+      h("p", {}, "A consumer process reports by itself:"),
       h("pre", {}, "yirangmq consume --queue mail --handler letters:send"),
     );
     this.lines = h("div", { class: "connections" });
@@ -78,7 +78,7 @@ class ConsumersPage {
     const queues = h("span", {});
     const where = h("span", { class: "muted" });
     const numbers = NUMBERS.map((name) => h("td", { class: "number", "data-label": name }));
-    const beat = h("td", { class: "nowrap", "data-label": "last beat" });
+    const beat = h("td", { class: "nowrap", "data-label": "last report" });
     const since = h("td", { class: "nowrap", "data-label": "running since" });
     const buttons = Object.entries(WISHES).map(([wish, about]) =>
       h(
@@ -141,7 +141,7 @@ class ConsumersPage {
       this.#showConnections((await get("connections", { signal: this.view.signal })).connections);
     } catch (error) {
       if (!(error instanceof Refused) || error.status !== 403) throw error;
-      replace(this.lines, h("p", { class: "muted" }, "This token does not show who is connected."));
+      replace(this.lines, h("p", { class: "muted" }, "This token does not allow the list of connections."));
     }
   }
 

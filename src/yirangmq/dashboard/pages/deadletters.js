@@ -1,4 +1,4 @@
-/* What was given up, why, and how it grew; and how to send it round again. */
+/* Dead letters of one queue: reasons, growth by day, filter, redrive, quarantine, purge. */
 
 import { get, path, withQuery } from "../api.js";
 import { Bars, Days } from "../charts.js";
@@ -6,7 +6,7 @@ import { complain } from "../dialogs.js";
 import { h, mark, put } from "../dom.js";
 import { FilterBox } from "../filterbox.js";
 import { count, moment, plural, relative } from "../format.js";
-import { showMessage } from "../message.js";
+import { showMessage, turnMessage } from "../message.js";
 import { COLUMNS_OF, MessageList, PER_PAGE } from "../messagelist.js";
 import { MOVES, move } from "../moving.js";
 import { QueueFrame } from "../queueframe.js";
@@ -38,8 +38,8 @@ class DeadLetters {
     this.charts = h(
       "div",
       { class: "letters-charts" },
-      h("section", { class: "panel chart" }, h("h2", {}, "Why"), this.bars.node),
-      h("section", { class: "panel chart" }, h("h2", {}, "By the day"), this.days.node),
+      h("section", { class: "panel chart" }, h("h2", {}, "Reasons"), this.bars.node),
+      h("section", { class: "panel chart" }, h("h2", {}, "Failed by day (UTC)"), this.days.node),
     );
     this.box = new FilterBox(this.filter, EXAMPLE, (text) => this.choose(text, this.state));
     this.kinds = h(
@@ -111,6 +111,7 @@ class DeadLetters {
     const state = query.get("state") in KINDS ? query.get("state") : "dead";
     this.box.input.value = query.get("filter") ?? "";
     this.choose(this.box.value, state);
+    turnMessage(this.view, this.queue, query, () => this.#again());
   }
 
   #markKind() {
@@ -157,8 +158,8 @@ class DeadLetters {
     const ages =
       stats.oldest === null
         ? ""
-        : ` The oldest died ${relative(stats.oldest, now)}, the latest ${relative(stats.newest, now)}.`;
-    const parked = stats.parked > 0 ? ` ${count(stats.parked)} set aside.` : "";
+        : ` The oldest failed ${relative(stats.oldest, now)}, the latest ${relative(stats.newest, now)}.`;
+    const parked = stats.parked > 0 ? ` ${count(stats.parked)} parked.` : "";
     const names = stats.sources.filter((source) => source !== this.queue);
     const from = names.length > 0 ? ` From ${names.join(", ")}.` : "";
     put(this.summary, `${plural(stats.total, "dead letter")}.${ages}${parked}${from}`);
@@ -185,10 +186,10 @@ class DeadLetters {
   #nothing() {
     if (this.filter) return h("p", {}, "No dead letter fits the filter.");
     return this.state === "parked"
-      ? h("p", {}, "Nothing is set aside.")
+      ? h("p", {}, "No parked messages.")
       : [
           h("h3", {}, "No dead letters"),
-          h("p", {}, "What fails more often than the policy allows comes here, with its reason."),
+          h("p", {}, "A message that fails more often than the policy allows comes here, with the reason."),
         ];
   }
 

@@ -1,17 +1,15 @@
 /* A queue's first page: how it moves, and its messages state by state. */
 
 import { get, path, withQuery } from "../api.js";
+import { AGE, ChartGroup, DEPTH, RATES } from "../chartgroup.js";
 import { h, put } from "../dom.js";
 import { FilterBox } from "../filterbox.js";
-import { brief, rate, short } from "../format.js";
-import { showMessage } from "../message.js";
+import { showMessage, turnMessage } from "../message.js";
 import { COLUMNS_OF, MessageList, PER_PAGE } from "../messagelist.js";
 import { QueueFrame } from "../queueframe.js";
 import { link } from "../router.js";
 import { KEPT, STATES } from "../states.js";
-import { TimeChart } from "../timechart.js";
 
-const SECONDS = 600;
 const EXAMPLE = "payload.to=ann and attempt>=2";
 
 const page = {
@@ -30,21 +28,7 @@ class Messages {
     this.state = KEPT.includes(asked) ? asked : "ready";
     this.filter = view.query.get("filter") ?? "";
     this.seen = "";
-    this.rates = new TimeChart(
-      "Per second",
-      [
-        { name: "in", kind: "in", say: rate },
-        { name: "out", kind: "out", say: rate },
-        { name: "failed", kind: "fail", say: rate },
-      ],
-      SECONDS,
-    );
-    this.depth = new TimeChart(
-      "Waiting",
-      [{ name: "", kind: "waiting", say: (value) => short(Math.round(value)) }],
-      SECONDS,
-    );
-    this.age = new TimeChart("Age of the next in line", [{ name: "", kind: "age", say: brief }], SECONDS);
+    this.charts = new ChartGroup(view, this.queue, [RATES, DEPTH, AGE]);
     this.title = h("h2", {});
     this.box = new FilterBox(this.filter, EXAMPLE, (text) => this.choose(this.state, text));
     this.list = new MessageList(view, {
@@ -54,7 +38,7 @@ class Messages {
     });
     this.frame = new QueueFrame(view, page, { told: (row) => this.show(row), chosen: () => this.state });
     this.frame.body.append(
-      h("div", { class: "charts" }, this.rates.node, this.depth.node, this.age.node),
+      this.charts.node,
       h("div", { class: "bar-line" }, this.title, h("span", { class: "muted" }, STATES[this.state])),
       this.box.node,
       this.list.node,
@@ -66,10 +50,7 @@ class Messages {
   }
 
   show(row) {
-    const { history } = this.view.live;
-    this.rates.draw(["published", "acked", "failed"].map((metric) => history.rates(this.queue, metric, SECONDS)));
-    this.depth.draw([history.points(this.queue, "waiting", SECONDS)]);
-    this.age.draw([history.points(this.queue, "age", SECONDS)]);
+    this.charts.show();
     const seen = row === null ? "" : `${row.counts[this.state]} ${JSON.stringify(row.totals)}`;
     if (seen !== this.seen && this.seen !== null) this.list.refresh();
     this.seen = seen;
@@ -86,6 +67,7 @@ class Messages {
     const asked = query.get("state") ?? "ready";
     this.choose(KEPT.includes(asked) ? asked : "ready", this.box.value);
     this.title.scrollIntoView({ block: "nearest" });
+    turnMessage(this.view, this.queue, query, () => this.list.refresh());
   }
 
   choose(state, filter) {

@@ -1,7 +1,9 @@
-/* Every queue at a glance: how much waits, for how long, how fast it moves. */
+/* Every queue at a glance: its backlog and the age of it, how fast it moves, who consumes it. */
 
 import { Refused, get, withQuery } from "../api.js";
+import { ChartGroup, DEPTH, RATES } from "../chartgroup.js";
 import { Sparkline } from "../charts.js";
+import { consumerBadge, lackingLine, lacksConsumer } from "../consumersof.js";
 import { Rows, h, mark, put, replace, walkable } from "../dom.js";
 import { count, rate, short, span } from "../format.js";
 import { waiting } from "../history.js";
@@ -15,9 +17,9 @@ const SECONDS = 600;
 const PER_PAGE = 100;
 const ALWAYS = ["delayed", "ready", "leased", "dead", "done"];
 /* States that have a column also where nothing is in them. */
-const SORTED = { waiting: "backlog", in: "published", out: "acked", fail: "failed" };
+const SORTED = { backlog: "backlog", in: "published", out: "acked", fail: "failed" };
 /* By what the server sorts many queues where it is not the column itself: rates and ages it does not know of all. */
-const RATES = { in: "published", out: "acked", fail: "failed" };
+const RATED = { in: "published", out: "acked", fail: "failed" };
 
 export default {
   route: "/",
@@ -38,6 +40,8 @@ class Overview {
     this.isOther = false;
     this.order = [];
     this.tiles = tiles(SECONDS);
+    this.charts = new ChartGroup(view, null, [RATES, DEPTH]);
+    this.lacking = lackingLine();
     this.facts = facts();
     this.columns = [];
     this.head = h("tr", {});
@@ -69,11 +73,13 @@ class Overview {
     this.view.root.append(
       h("h1", { class: "quiet" }, "Overview"),
       health(this.view.signal),
+      this.lacking.node,
       h(
         "div",
         { class: "tiles" },
         this.tiles.map((tile) => tile.node),
       ),
+      this.charts.node,
       h(
         "div",
         { class: "bar-line" },
@@ -104,11 +110,13 @@ class Overview {
     const { live } = this.view;
     for (const tile of this.tiles) tile.show(live);
     this.facts.show(live.status);
+    this.charts.show();
     if (live.isLarge) {
       this.showLarge();
       return;
     }
     this.drawHead(live.status.queues);
+    this.lacking.show(live.status.queues);
     const found = this.chosen(live.status.queues);
     const first = this.page * PER_PAGE;
     this.rows.show(found.slice(first, first + PER_PAGE), (row) => row.queue);
@@ -147,6 +155,7 @@ class Overview {
 
   drawLarge({ queues, cursor, all }) {
     this.drawHead(queues);
+    this.lacking.show(queues);
     this.rows.show(queues, (row) => row.queue);
     this.cursors[this.page + 1] = cursor;
     put(this.total, `${count(all.queues)} in all`);
@@ -182,9 +191,10 @@ class Overview {
 
   worth(row, key) {
     if (key === "queue") return row.queue;
-    if (key === "waiting") return waiting(row);
+    if (key === "backlog") return waiting(row);
+    if (key === "consumers") return row.consumers ?? -1;
     if (key === "age") return row.headAgeSec ?? -1;
-    if (key in RATES) return this.rateOf(row, RATES[key]);
+    if (key in RATED) return this.rateOf(row, RATED[key]);
     return row[key] ?? 0;
   }
 
@@ -196,7 +206,7 @@ class Overview {
 
   drawHead(queues) {
     const states = KEPT.filter((state) => ALWAYS.includes(state) || queues.some((row) => row[state] > 0));
-    const columns = ["queue", "waiting", ...states, "age", "in", "out", "fail"];
+    const columns = ["queue", "backlog", ...states, "age", "in", "out", "fail", "consumers"];
     if (columns.join() === this.columns.join()) return;
     this.columns = columns;
     this.states = states;
@@ -241,18 +251,20 @@ class Overview {
     const states = this.states.map((state) => {
       return { state, node: h("a", { href: stateLink(name, state), tabindex: "-1" }) };
     });
-    const rates = Object.keys(RATES).map((key) => ({ key, node: h("span", {}) }));
+    const rates = Object.keys(RATED).map((key) => ({ key, node: h("span", {}) }));
+    const consumers = h("span", {});
     const number = (label, ...inside) => h("td", { class: "number", "data-label": label }, inside);
     const node = h(
       "tr",
       {},
       h("th", { scope: "row" }, h("a", { class: "queue-name", href: link("queues", name) }, name), badges),
-      h("td", { class: "number with-spark", "data-label": "waiting" }, depth.node, depthText),
+      h("td", { class: "number with-spark", "data-label": "backlog" }, depth.node, depthText),
       states.map(({ state, node: cell }) =>
         h("td", { class: "number state", "data-state": state, "data-label": state }, cell),
       ),
       h("td", { class: "number with-spark", "data-label": "age" }, ageLine.node, age),
       rates.map(({ key, node: cell }) => number(`${key} /s`, cell)),
+      number("consumers", consumers),
     );
     const update = (row) => {
       const { history } = this.view.live;
@@ -265,11 +277,14 @@ class Overview {
         mark(cell.parentNode, "data-zero", (row[state] ?? 0) === 0);
       }
       for (const { key, node: cell } of rates) {
-        const value = this.rateOf(row, RATES[key]);
+        const value = this.rateOf(row, RATED[key]);
         put(cell, rate(value));
         mark(cell.parentNode, "data-zero", value === 0);
         mark(cell.parentNode, "data-bad", key === "fail" && value > 0);
       }
+      put(consumers, count(row.consumers));
+      mark(consumers.parentNode, "data-zero", row.consumers === 0);
+      mark(consumers.parentNode, "data-bad", lacksConsumer(row));
       showBadges(badges, row);
     };
     return { node, update };
@@ -328,22 +343,25 @@ class Overview {
 function headOf(column) {
   const known = {
     queue: ["Queue", "by name"],
-    waiting: ["Waiting", "messages that nobody has yet: delayed, held, ready; over the last ten minutes"],
+    backlog: ["Backlog", "messages that are not leased yet: delayed, held, ready; over the last ten minutes"],
     age: ["Age", "how long ago the message next in line was published; over the last ten minutes"],
-    in: ["In /s", "published per second, the mean of the last ten seconds"],
-    out: ["Out /s", "acknowledged per second, the mean of the last ten seconds"],
-    fail: ["Fail /s", "failed or timed out per second, the mean of the last ten seconds"],
+    in: ["In /s", "published per second, the mean of the last minute"],
+    out: ["Out /s", "acknowledged per second, the mean of the last minute"],
+    fail: ["Fail /s", "failed or timed out per second, the mean of the last minute"],
+    consumers: ["Consumers", "consumers that reported within 10 s, or wait for messages of the queue"],
   };
   return known[column] ?? [column, STATES[column]];
 }
 
 function showBadges(badges, row) {
-  const wanted = `${row.paused}${row.policyError}`;
+  const isLacking = lacksConsumer(row);
+  const wanted = `${row.paused}${row.policyError}${isLacking}`;
   if (badges.dataset.wanted === wanted) return;
   badges.dataset.wanted = wanted;
   replace(
     badges,
     row.paused ? h("span", { class: "badge paused" }, "paused") : null,
     row.policyError ? h("span", { class: "badge bad", title: row.policyError }, "broken policy") : null,
+    isLacking ? consumerBadge() : null,
   );
 }

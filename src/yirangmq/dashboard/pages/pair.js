@@ -1,4 +1,4 @@
-/* The pair: both nodes, their heartbeats, and why which of them works. */
+/* The pair: both nodes, their heartbeats, the last decision with its evidence, the history of switches. */
 
 import { Refused, get } from "../api.js";
 import { h, mark, put, replace } from "../dom.js";
@@ -40,7 +40,7 @@ class PairPage {
       this.alone,
       h("div", { class: "nodes" }, this.own.node, this.peer.node),
       this.link,
-      h("h2", {}, "What it decided last, and why"),
+      h("h2", {}, "Last decision and its evidence"),
       this.why,
       h("h2", {}, "History"),
       this.history.node,
@@ -70,7 +70,7 @@ class PairPage {
     mark(this.state, "class", `badge ${found.works ? "good" : "paused"}`);
     this.own.show(found, ownFacts(found), found.works ? "good" : "");
     const peer = found.peer;
-    if (peer === null) this.peer.show({ node: "never heard", role: "" }, {}, "bad");
+    if (peer === null) this.peer.show({ node: "no heartbeat yet", role: "" }, {}, "bad");
     else this.peer.show(peer, peerFacts(peer), peer.silent ? "bad" : "good");
     tell(this.link, linkFacts(found));
     tell(this.why, Object.fromEntries(found.evidence));
@@ -129,7 +129,7 @@ function peerFacts(peer) {
 }
 
 function loadFacts({ cpu, memory, depth }) {
-  return { processor: `${Math.round(cpu * 100)} %`, memory: bytes(memory), "messages waiting": count(depth) };
+  return { processor: `${Math.round(cpu * 100)} %`, memory: bytes(memory), "backlog": count(depth) };
 }
 
 function linkFacts(found) {
@@ -138,7 +138,7 @@ function linkFacts(found) {
     ...(found.keysDiffer ? { "pair key": "differs from the other node's: no takeover" } : {}),
     "link delay": found.linkDelayMs === null ? "–" : `${found.linkDelayMs} ms`,
     "longest gap": span(found.longestGapSec),
-    heartbeats: `${count(found.heartbeats.sent)} sent, ${count(found.heartbeats.heard)} heard, ${count(refused)} refused`,
+    heartbeats: `${count(found.heartbeats.sent)} sent, ${count(found.heartbeats.heard)} received, ${count(refused)} refused`,
     interval: span(found.intervalSec),
     "silent after": span(found.timeoutSec),
     witness: found.witness,

@@ -1,11 +1,11 @@
-/* Queries on Spark that told of themselves: how far, how fast, what failed. */
+/* Spark pipelines that reported: state, rows, speed, lag, dead letters, last error. */
 
 import { Refused, get } from "../api.js";
 import { Rows, h, mark, put } from "../dom.js";
 import { count, moment, span } from "../format.js";
 
 const EVERY_MS = 2000;
-const COLUMNS = ["state", "from", "to", "rows", "rows/s", "batch", "lag", "dead", "last heard", "running since"];
+const COLUMNS = ["state", "from", "to", "rows", "rows/s", "batch", "lag", "dead", "last report", "running since"];
 const NUMBERS = ["rows", "rows/s", "batch", "lag", "dead"];
 const KINDS = { running: "good", starting: "good", failed: "bad", lost: "bad", stopped: "paused" };
 
@@ -32,8 +32,8 @@ class PipelinesPage {
     this.empty = h(
       "div",
       { class: "empty", hidden: true },
-      h("h3", {}, "No pipeline has told of itself within the last week"),
-      h("p", {}, "A stream does so by itself:"),
+      h("h3", {}, "No pipeline reported within the last week"),
+      h("p", {}, "A pipeline reports by itself:"),
       h("pre", {}, "yirangmq pipeline process --from topic:orders --to queue:work"),
     );
     view.root.append(h("h1", {}, "Pipelines"), this.table, this.empty);
@@ -61,7 +61,7 @@ function row() {
   const trouble = h("span", { class: "muted" });
   const state = h("span", { class: "badge" });
   const cells = COLUMNS.slice(1).map((label) =>
-    h("td", { "data-label": label, class: NUMBERS.includes(label) ? "number" : "" }),
+    h("td", { "data-label": label, class: NUMBERS.includes(label) ? "number nowrap" : "" }),
   );
   const update = (card) => {
     put(name, card.pipeline);

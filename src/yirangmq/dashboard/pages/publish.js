@@ -1,4 +1,4 @@
-/* Publish to a queue: a tab of the queue. */
+/* Publish to a queue: the page behind the button at its head. */
 
 import { PublishForm } from "../publishform.js";
 import { QueueFrame } from "../queueframe.js";
@@ -6,7 +6,6 @@ import { QueueFrame } from "../queueframe.js";
 const page = {
   route: "/queues/{queue}/publish",
   title: ({ queue }) => `Publish to ${queue}`,
-  tab: { label: "Publish", order: 30 },
   mount(view) {
     new QueueFrame(view, page).body.append(new PublishForm(view, view.values.queue).node);
   },

@@ -1,7 +1,7 @@
 /* One topic: its numbers, its records as they come, and a form to publish one. */
 
 import { Refused, get, path, withQuery } from "../api.js";
-import { h, put, replace } from "../dom.js";
+import { h, mark, put, replace } from "../dom.js";
 import { bytes, count, moment, rate } from "../format.js";
 import { RecordForm } from "../recordform.js";
 import { Tail } from "../topictail.js";
@@ -22,15 +22,20 @@ class TopicPage {
     this.view = view;
     this.topic = view.values.topic;
     this.facts = h("dl", { class: "facts" });
-    this.missing = h("p", { class: "muted", hidden: true }, "It has no record yet; the first one makes it.");
+    this.missing = h("p", { class: "muted", hidden: true }, "This topic has no record yet; it is created with the first one.");
+    this.form = new RecordForm(this.topic).node;
+    this.form.id = "record-form";
+    this.form.hidden = true;
+    this.publish = h("button", { type: "button", class: "primary", "aria-expanded": "false", "aria-controls": "record-form" }, "Publish a record…");
+    this.publish.addEventListener("click", () => this.#turnForm());
     this.tail = new Tail(this.topic, view.signal);
     view.root.append(
       h("p", { class: "crumbs" }, h("a", { href: "#/topics" }, "Topics")),
       h("h1", {}, this.topic),
       this.facts,
       this.missing,
-      h("h2", {}, "Publish"),
-      new RecordForm(this.topic).node,
+      h("div", {}, this.publish),
+      this.form,
       this.tail.node,
     );
     this.#begin();
@@ -53,6 +58,13 @@ class TopicPage {
       }
       await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
     }
+  }
+
+  #turnForm() {
+    this.form.hidden = !this.form.hidden;
+    mark(this.publish, "aria-expanded", String(!this.form.hidden));
+    put(this.publish, this.form.hidden ? "Publish a record…" : "Close the form");
+    if (!this.form.hidden) this.form.querySelector("textarea").focus();
   }
 
   async #watch() {

@@ -1,4 +1,4 @@
-/* Topics: the log they lie in, who follows it and how far, which queues it feeds. */
+/* Topics: their log, the subscribers and their lag, the bridges to queues. */
 
 import { Refused, get } from "../api.js";
 import { h, put, replace, walkable } from "../dom.js";
@@ -27,7 +27,7 @@ const SUBSCRIBERS = [
   { name: "confirmed", isNumber: true, of: (row) => count(row.confirmed) },
   { name: "lag", isNumber: true, of: (row) => count(row.lag) },
   { name: "recoveries", isNumber: true, of: (row) => count(row.recoveries) },
-  { name: "from", of: (row) => row.peer ?? `away since ${moment(row.heardAt)}` },
+  { name: "from", of: (row) => row.peer ?? `offline since ${moment(row.heardAt)}` },
 ];
 const BRIDGES = [
   { name: "bridge", isHead: true, of: (row) => row.name },
@@ -38,7 +38,7 @@ const BRIDGES = [
   { name: "lag", isNumber: true, of: (row) => count(row.lag) },
   { name: "delivered", isNumber: true, of: (row) => count(row.delivered) },
   { name: "refused", isNumber: true, of: (row) => count(row.refused) },
-  { name: "why", of: (row) => row.reason || "–" },
+  { name: "why", isLong: true, of: (row) => row.reason || "–" },
 ];
 
 export default {
@@ -59,9 +59,9 @@ class TopicsPage {
     this.bridges = sheet(BRIDGES, "bridges");
     const url = new URL("v1/topics/readings/records", document.baseURI);
     const first = `yirangmq topic publish readings '{"temp": 36.1}'\ncurl -s ${url} --json '{"temp": 36.1}'`;
-    this.empty = none("No topic has a record yet", "The first one makes it. From a shell:", first);
-    this.alone = h("p", { class: "muted" }, "Nobody follows.");
-    this.unbridged = h("p", { class: "muted" }, "No queue is fed by a topic; ", h("code", {}, "yirangmq bridge add"), " makes a bridge.");
+    this.empty = none("No topic has a record yet", "A topic is created with its first record. From a shell:", first);
+    this.alone = h("p", { class: "muted" }, "No subscribers.");
+    this.unbridged = h("p", { class: "muted" }, "No bridge feeds a queue from a topic; ", h("code", {}, "yirangmq bridge add"), " adds one.");
     view.root.append(
       h("h1", {}, "Topics ", this.state),
       this.log,
@@ -116,7 +116,7 @@ function facts(node, { first, last, epoch, gaps }) {
     "first sequence": count(first),
     "last sequence": count(last),
     epoch: epoch ?? "no record was published yet",
-    lost: gaps.map(([low, high]) => `${count(low)} to ${count(high)}`).join(", ") || "nothing",
+    gaps: gaps.map(([low, high]) => `${count(low)} to ${count(high)}`).join(", ") || "none",
   };
   if (node.children.length === 0) {
     replace(
