@@ -189,7 +189,7 @@ def _hill(share: float) -> float:
 @contextmanager
 def shop(folder: Path) -> Iterator[str]:
     """The address of a server that has been busy for a while."""
-    (folder / "yirang-data").mkdir()
+    (folder / "yirang-data").mkdir(mode=0o700)
     yesterday_and_before(f"sqlite:{folder / 'yirang-data' / 'queue.db'}")
     with daemon(folder, "--http", "127.0.0.1:0", "--node", "shop-1", data="") as server:
         url = server.address_of("http")
@@ -204,10 +204,28 @@ def shop(folder: Path) -> Iterator[str]:
 
 def overview(page: Page) -> None:
     page.go("/").find("a.queue-name", "webhooks")
+    page.find('.charts-part[data-drawn="minutes"]')
 
 
 def queue(page: Page) -> None:
     page.go("/queues/emails").find("button.open")
+    page.find('.charts-part[data-drawn="minutes"]')
+
+
+def all_letters(page: Page) -> None:
+    page.go("/dead-letters").find(".dead-queues .reason")
+    page.find(".days rect")
+
+
+def send_again(page: Page) -> None:
+    [found] = page.api("GET", "queues/webhooks.partner/dead-letters?limit=1&filter=reasonCode%3DVALIDATION_ERROR")[
+        "messages"
+    ]
+    page.go(f"/queues/webhooks.partner/send-again/{found['messageId']}").find("form.publish")
+
+
+def alerts(page: Page) -> None:
+    page.go("/alerts").find(".rules th")
 
 
 def letters(page: Page) -> None:
@@ -240,17 +258,21 @@ def topic(page: Page) -> None:
     page.click("button", "Hold")
 
 
-WIDE, PHONE = (1280, 800), (360, 740)
+WIDE, PHONE = (1280, 800), (390, 844)
 SHOTS: tuple[tuple[str, Callable[[Page], None], tuple[int, int], tuple[str, ...]], ...] = (
     ("overview", overview, WIDE, ("light", "dark")),
     ("queue", queue, WIDE, ("light", "dark")),
     ("dead-letters", letters, WIDE, ("light", "dark")),
     ("message", message, WIDE, ("light",)),
+    ("all-dead-letters", all_letters, WIDE, ("light",)),
+    ("send-again", send_again, WIDE, ("light",)),
+    ("alerts", alerts, WIDE, ("light",)),
     ("policy", policy, WIDE, ("dark",)),
     ("consumers", consumers, WIDE, ("light",)),
     ("topics", topics, WIDE, ("light", "dark")),
     ("topic", topic, WIDE, ("light",)),
     ("phone", overview, PHONE, ("light", "dark")),
+    ("phone-queue", queue, PHONE, ("light",)),
 )
 
 

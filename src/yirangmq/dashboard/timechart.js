@@ -9,6 +9,8 @@ const FONT = "11px Inter, system-ui, sans-serif";
 const TICK = 4;
 const GAP = 5;
 const DAY_SECONDS = 86_400;
+const BAD = ["fail", "dead"];
+/* Lines that are dashed, so that they do not differ from others by their colour alone. */
 const WHOLE = powers([1, 2, 5], 0);
 const PARTS = powers([1, 2, 5], -2);
 const SPANS = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18_000, 43_200, ...powers([1, 2, 5], 0).map((n) => n * DAY_SECONDS)];
@@ -123,6 +125,7 @@ export class TimeChart {
           show: line.isShown,
           stroke: () => this.#colour("--c", line.kind),
           width: 1.6,
+          dash: BAD.includes(line.kind) && this.lines.length > 1 ? [6, 4] : undefined,
           points: { show: false },
         })),
       ],

@@ -60,7 +60,7 @@ VENDORED = {
     "uPlot.css": "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04",
     "uPlot.LICENSE": "8f989229699b4fe2f1a0432d0e9edc338a8a911e250e2d1b01ecd770a5f5b1bd",
 }
-"""SHA-256 of the files of the npm package ``uplot`` 1.6.32; see docs/decisions/0023-chart-library.md."""
+"""SHA-256 of the files of the npm package ``uplot`` 1.6.32; see docs/decisions/0025-chart-library.md."""
 
 
 def test_dashboard_files_of_other_projects_are_unchanged_and_have_their_licence() -> None:
