@@ -142,6 +142,7 @@ def test_dead_letters_of_all_queues_are_listed_with_reasons_and_growth(page: Pag
     assert cells["dead"] == "5"
     page.find(f"{rows}:has(a[href$='/{other}/dead-letters'])", "POISON (1)")
     page.find(f"{rows}:has(a[href$='/{other}/dead-letters']) td[data-label='last hour']", "+1")
+    page.find(f"{rows}:has(a[href$='/{other}/dead-letters']) td[data-label='last day']", "+1")
     assert "POISON" in page.browser.texts(".bar-name")
     page.find(".days rect")
     page.find('.charts-part[data-drawn="minutes"]')

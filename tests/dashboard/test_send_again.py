@@ -53,6 +53,8 @@ def test_dead_letter_is_edited_and_sent_again_under_a_new_id_with_a_link_to_the_
     page.find(".drawer .card-facts", "made from")
     page.click(".drawer .card-facts a", "old-1")
     page.find(".drawer .state-badge", "dead")
+    page.go(f"/queues/{queue}")
+    page.gone("dialog")
 
 
 def test_dead_letter_of_bytes_is_sent_again_unchanged_and_the_old_one_is_quarantined(page: Page, queue: str) -> None:

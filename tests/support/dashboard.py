@@ -156,6 +156,7 @@ NAMELESS = """
     return [...document.querySelectorAll("a[href], button, input, select, textarea, [role=img], [role=group]")]
       .filter((node) => node.checkVisibility())
       .filter((node) => !node.textContent.trim() && !node.ariaLabel && !node.labels?.length)
+      .concat([...document.querySelectorAll("table:not([aria-label])")].filter((node) => node.checkVisibility()))
       .map((node) => node.outerHTML.slice(0, 200))"""
 BROKEN = """
     const found = [];

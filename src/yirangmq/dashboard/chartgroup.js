@@ -21,7 +21,7 @@ export const RATES = {
   title: "Rates",
   unit: "messages/s",
   steps: "rate",
-  rest: "mean of a minute",
+  rest: "last minute",
   lines: [
     { name: "in", kind: "in", column: "in", say: rate, mean: lastMinute("published") },
     { name: "out", kind: "out", column: "out", say: rate, mean: lastMinute("acked") },

@@ -93,7 +93,8 @@ export class Days {
     this.until = h("span", {});
     this.most = h("span", { class: "days-most" });
     const below = h("div", { class: "days-axis" }, this.from, this.until);
-    this.node = h("div", { class: "days-chart" }, this.most, this.drawing, below);
+    this.half = h("span", { class: "days-half" });
+    this.node = h("div", { class: "days-chart" }, this.most, this.half, this.drawing, below);
   }
 
   draw(byDay, today) {
@@ -110,6 +111,7 @@ export class Days {
     );
     mark(this.drawing, "aria-label", days.map((day) => `${day.day}: ${day.total}`).join(", "));
     put(this.most, count(most));
+    put(this.half, most % 2 === 0 ? count(most / 2) : "");
     put(this.from, days.length > 1 ? days[0].day : "");
     put(this.until, days.length > 0 ? days[days.length - 1].day : "");
   }

@@ -2,10 +2,13 @@
 
 import { h, put, replace } from "./dom.js";
 import { plural } from "./format.js";
+import { live } from "./live.js";
 import { link } from "./router.js";
 
-/** Messages are ready, and no consumer reports, waits, holds a lease or took one within the last minute. */
+/** Messages are ready, and no consumer reports, waits, holds a lease or took one within the last minute. On the standby node
+ * of a pair nothing is leased, and nothing lacks a consumer. */
 export function lacksConsumer(row) {
+  if (live.status?.pair?.works === false) return false;
   const isTaken = row.consumers > 0 || row.leased > 0 || (row.rates?.leasedPerSec ?? 0) > 0;
   return row.consumers !== undefined && row.ready > 0 && !isTaken && !row.paused;
 }

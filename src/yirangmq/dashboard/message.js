@@ -25,9 +25,8 @@ export function showMessage(view, queue, id, changed = () => {}) {
 /** Another query of the same page may name another message: its drawer replaces the one that is open. */
 export function turnMessage(view, queue, query, changed) {
   const id = query.get("message");
-  if (id === null) return;
-  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close();
-  showMessage(view, queue, id, changed);
+  for (const dialog of document.querySelectorAll("dialog.drawer[open]")) dialog.close();
+  if (id !== null) showMessage(view, queue, id, changed);
 }
 
 class Drawer {

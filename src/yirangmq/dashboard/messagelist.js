@@ -21,7 +21,7 @@ export class MessageList {
     this.isStale = false;
     this.head = h("tr", {});
     this.body = h("tbody", {});
-    this.table = h("table", { class: "cards messages" }, h("thead", {}, this.head), this.body);
+    this.table = h("table", { class: "cards messages", "aria-label": "Messages" }, h("thead", {}, this.head), this.body);
     this.nothing = h("div", { class: "empty", hidden: true });
     this.back = h("button", { type: "button", onclick: () => this.#turn(-1) }, "Previous");
     this.forth = h("button", { type: "button", onclick: () => this.#turn(1) }, "Next");

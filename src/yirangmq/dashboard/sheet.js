@@ -2,13 +2,13 @@
 
 import { Rows, h, mark, put } from "./dom.js";
 
-/** `columns`: `{name, of(item) → text or node, isNumber, isHead, isWhole (one line), isLong (a sentence),
+/** `label` names the table for screen readers. `columns`: `{name, of(item) → text or node, isNumber, isHead, isWhole (one line), isLong (a sentence),
  * kind(item) → class of a badge}`. `{node, show(items, keyOf)}`. */
-export function sheet(columns, kind = "") {
+export function sheet(columns, kind, label) {
   const body = h("tbody", {});
   const rows = new Rows(body, () => row(columns));
   const head = columns.map(({ name, isNumber }) => h("th", { scope: "col", class: isNumber ? "number" : "" }, name));
-  const node = h("table", { class: `cards ${kind}`, hidden: true }, h("thead", {}, h("tr", {}, head)), body);
+  const node = h("table", { class: `cards ${kind}`, "aria-label": label, hidden: true }, h("thead", {}, h("tr", {}, head)), body);
   return {
     node,
     body,

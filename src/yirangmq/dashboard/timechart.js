@@ -21,7 +21,7 @@ const STEPS = { count: WHOLE, rate: PARTS, span: SPANS };
  * has the latest numbers, or, of lines with `mean`, what that function of the group says. `unit` stands at the axis; `steps` is "count",
  * "rate" or "span". `group` has the cursor and the zoom in common with other charts. */
 export class TimeChart {
-  constructor(group, { title, unit, steps, lines, rest = "now" }) {
+  constructor(group, { title, unit, steps, lines, rest = "" }) {
     Object.assign(this, { group, title, unit, rest });
     this.lines = lines.map((line) => ({ ...line, isShown: true }));
     this.series = null;
@@ -32,6 +32,7 @@ export class TimeChart {
       tabindex: "0",
       role: "group",
       "aria-roledescription": "chart",
+      "aria-label": title,
       "aria-describedby": group.help.id,
     });
     const name = h("span", { class: "chart-title" }, title);

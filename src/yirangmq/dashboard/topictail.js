@@ -26,7 +26,7 @@ export class Tail {
     const head = ["sequence", "in topic", "time", "key", "payload"].map((name, index) =>
       h("th", { scope: "col", class: index < 2 ? "number" : "" }, name),
     );
-    this.table = h("table", { class: "cards tail", hidden: true }, h("thead", {}, h("tr", {}, head)), this.body);
+    this.table = h("table", { class: "cards tail", "aria-label": "Records", hidden: true }, h("thead", {}, h("tr", {}, head)), this.body);
     this.node = h(
       "section",
       { class: "tail-part" },

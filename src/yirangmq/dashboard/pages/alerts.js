@@ -78,10 +78,10 @@ export default {
 class AlertsPage {
   constructor(view) {
     this.view = view;
-    this.open = sheet(this.#columns(), "alerts");
-    this.over = sheet(OVER, "alerts");
-    this.sinks = sheet(SINKS, "alerts sinks");
-    this.rules = sheet(RULES, "alerts rules");
+    this.open = sheet(this.#columns(), "alerts", "Open alerts");
+    this.over = sheet(OVER, "alerts", "Closed alerts");
+    this.sinks = sheet(SINKS, "alerts sinks", "Sinks");
+    this.rules = sheet(RULES, "alerts rules", "Rules");
     this.well = h("div", { class: "empty", hidden: true }, h("h3", {}, "No open alerts"));
     this.none = h("p", { class: "muted", hidden: true }, "No closed alerts.");
     this.off = h("p", { class: "muted", hidden: true }, "Alerts are off: the setting alerts.enabled is false.");

@@ -25,7 +25,7 @@ class ConsumersPage {
     this.rows = new Rows(this.body, (card) => this.#row(card));
     this.table = h(
       "table",
-      { class: "cards consumers", hidden: true },
+      { class: "cards consumers", "aria-label": "Consumers", hidden: true },
       h(
         "thead",
         {},
@@ -154,7 +154,7 @@ class ConsumersPage {
         this.lines,
         h(
           "table",
-          { class: "cards" },
+          { class: "cards", "aria-label": "Connections" },
           h(
             "thead",
             {},

@@ -17,6 +17,9 @@ const EXPLAINED = 20;
 /* Of so many the reasons are counted, */
 const MOST_COUNTED = 50_000;
 /* unless one has more dead letters than that: counting reads each of them. */
+const FEWEST = { minutes: 0, hour: 20, day: 4 };
+/* Slots that a range must have before its first one says how many there were: a slot has the highest number in it. Until
+ * then the range before it, with shorter slots, reaches back as far. */
 const DAY_SECONDS = 86_400;
 const GROWTH_MS = 60_000;
 
@@ -41,7 +44,7 @@ class AllDeadLetters {
     this.parts = h("div", { class: "letters-charts", hidden: true }, this.reasons, byDay);
     this.uncounted = h("p", { class: "muted", hidden: true });
     this.charts = new ChartGroup(view, null, [DEAD]);
-    this.table = sheet(this.#columns(), "dead-queues");
+    this.table = sheet(this.#columns(), "dead-queues", "Queues with dead letters");
     this.empty = h(
       "div",
       { class: "empty", hidden: true },
@@ -79,12 +82,22 @@ class AllDeadLetters {
         const { queues, all } = await get(withQuery("queues", query), { signal });
         const rows = queues.filter((row) => row.dead > 0 || row.parked > 0);
         this.#show(rows, all);
-        for (const row of rows.slice(0, EXPLAINED)) await this.#explain(row);
+        for (const row of rows.slice(0, EXPLAINED)) await this.#tryToExplain(row);
         this.#show(rows, all);
       } catch (error) {
         if (!(error instanceof Refused) && error.name !== "AbortError") throw error;
       }
       await new Promise((resolve) => setTimeout(resolve, live.phase === "live" ? EVERY_MS : EVERY_MS * 3));
+    }
+  }
+
+  /** A token may list a queue and not be allowed to look at its messages; the others are explained all the same. */
+  async #tryToExplain(row) {
+    try {
+      await this.#explain(row);
+    } catch (error) {
+      if (!(error instanceof Refused) || error.isLost) throw error;
+      this.known.set(row.queue, { dead: row.dead, stats: null });
     }
   }
 
@@ -99,9 +112,11 @@ class AllDeadLetters {
     const grown = this.growth.get(queue);
     if (grown?.dead === dead && performance.now() - grown.askedAt < GROWTH_MS) return;
     const found = { dead, askedAt: performance.now() };
-    for (const range of ["hour", "day"]) {
+    let before = null;
+    for (const [range, fewest] of Object.entries(FEWEST)) {
       const samples = samplesOf(await get(withQuery("trends", { queue, range }), { signal }), queue);
-      found[range] = samples.at.length === 0 ? null : dead - (samples.dead[0] ?? 0);
+      if (samples.at.length > fewest) before = samples.dead[0] ?? 0;
+      found[range] = before === null ? null : dead - before;
     }
     this.growth.set(queue, found);
   }

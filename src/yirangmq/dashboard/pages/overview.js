@@ -69,7 +69,7 @@ class Overview {
     });
     const hint = h("kbd", { "aria-hidden": "true" }, "/");
     this.total = h("span", { class: "muted" });
-    this.table = h("table", { class: "queues" }, h("thead", {}, this.head), this.body);
+    this.table = h("table", { class: "queues", "aria-label": "Queues" }, h("thead", {}, this.head), this.body);
     this.view.root.append(
       h("h1", { class: "quiet" }, "Overview"),
       health(this.view.signal),

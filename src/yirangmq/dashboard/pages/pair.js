@@ -34,7 +34,7 @@ class PairPage {
     this.peer = card("The other node");
     this.link = h("dl", { class: "facts" });
     this.why = h("dl", { class: "card-facts evidence" });
-    this.history = sheet(HISTORY, "decisions");
+    this.history = sheet(HISTORY, "decisions", "History of switches");
     view.root.append(
       h("h1", {}, "Pair ", this.state),
       this.alone,

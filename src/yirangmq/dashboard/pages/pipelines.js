@@ -25,7 +25,7 @@ class PipelinesPage {
     const heads = COLUMNS.map((name) => h("th", { scope: "col", class: NUMBERS.includes(name) ? "number" : "" }, name));
     this.table = h(
       "table",
-      { class: "cards pipelines", hidden: true },
+      { class: "cards pipelines", "aria-label": "Pipelines", hidden: true },
       h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "pipeline"), heads)),
       this.body,
     );

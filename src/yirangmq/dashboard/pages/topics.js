@@ -54,9 +54,9 @@ class TopicsPage {
     this.view = view;
     this.log = h("dl", { class: "facts log-facts" });
     this.state = h("span", { class: "badge" });
-    this.topics = sheet(TOPICS, "topics");
-    this.subscribers = sheet(SUBSCRIBERS, "subscribers");
-    this.bridges = sheet(BRIDGES, "bridges");
+    this.topics = sheet(TOPICS, "topics", "Topics");
+    this.subscribers = sheet(SUBSCRIBERS, "subscribers", "Subscribers");
+    this.bridges = sheet(BRIDGES, "bridges", "Bridges");
     const url = new URL("v1/topics/readings/records", document.baseURI);
     const first = `yirangmq topic publish readings '{"temp": 36.1}'\ncurl -s ${url} --json '{"temp": 36.1}'`;
     this.empty = none("No topic has a record yet", "A topic is created with its first record. From a shell:", first);
