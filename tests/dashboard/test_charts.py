@@ -148,6 +148,19 @@ def test_chart_range_of_a_week_is_asked_of_the_server_and_kept_in_the_address(pa
     page.browser.until(f"return {PLOTS}[1].data[1].at(-1) === 3")
 
 
+def test_charts_are_as_wide_as_their_place_after_the_window_was_resized(page: Page, queue: str) -> None:
+    opened(page, queue)
+    for width in (390, 1280):
+        page.go("/consumers").find("h1", "Consumers")
+        page.go(f"/queues/{queue}?range=day")
+        page.browser.size(width, 900)
+        page.browser.until(
+            """const places = [...document.querySelectorAll(".timechart")];
+            const fits = (place) => Math.abs(place.plot?.width - place.clientWidth) < 2;
+            return places.length === 3 && places.every(fits)"""
+        )
+
+
 def test_chart_legend_turns_a_line_off(page: Page, queue: str) -> None:
     opened(page, queue)
     button = page.find(".chart button.legend", "in")

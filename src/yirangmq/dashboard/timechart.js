@@ -25,7 +25,7 @@ export class TimeChart {
     Object.assign(this, { group, title, unit, rest });
     this.lines = lines.map((line) => ({ ...line, isShown: true }));
     this.series = null;
-    this.at = null;
+    this.width = 0;
     this.moment = h("span", { class: "chart-moment" });
     this.place = h("div", {
       class: "timechart",
@@ -40,7 +40,8 @@ export class TimeChart {
     this.probes = new Map();
     this.steps = STEPS[steps];
     this.place.addEventListener("keydown", (event) => group.press(event, this));
-    new ResizeObserver(([entry]) => this.#fit(entry.contentRect.width)).observe(this.place);
+    this.observer = new ResizeObserver(([entry]) => this.#fit(Math.floor(entry.contentRect.width)));
+    this.observer.observe(this.place);
   }
 
   #legend() {
@@ -63,27 +64,27 @@ export class TimeChart {
     this.series = series;
     this.data = [series.at, ...this.lines.map((line) => series[line.column])];
     this.seen = { min: from, max: until };
-    if (this.plot === undefined) return;
-    this.plot.setData(this.data, false);
-    this.plot.setScale("x", this.seen);
+    if (this.plot === undefined) this.#make();
+    else {
+      this.plot.setData(this.data, false);
+      this.plot.setScale("x", this.seen);
+    }
     this.read();
   }
 
-  /** The first time that its width is known it is made. */
   #fit(width) {
-    if (width < 50) return;
-    if (this.plot !== undefined) this.plot.setSize({ width, height: HEIGHT });
-    else if (this.series !== null) {
-      this.plot = new uPlot(this.#options(width), this.data, this.place);
-      this.plot.setScale("x", this.seen);
-      this.place.plot = this.plot;
-      this.read();
-    } else this.#later(width);
+    this.width = width;
+    if (this.plot === undefined) this.#make();
+    else if (width > 0) this.plot.setSize({ width, height: HEIGHT });
   }
 
-  #later(width) {
-    clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.place.isConnected && this.#fit(width), 50);
+  /** Once there are numbers and the width is known. */
+  #make() {
+    if (!this.width || this.series === null) return;
+    this.plot = new uPlot(this.#options(this.width), this.data, this.place);
+    this.plot.setScale("x", this.seen);
+    this.place.plot = this.plot;
+    this.read();
   }
 
   // -- as uPlot wants it -----------------------------------------------------------------------------------------
@@ -185,7 +186,7 @@ export class TimeChart {
   }
 
   close() {
-    clearTimeout(this.timer);
+    this.observer.disconnect();
     this.plot?.destroy();
   }
 }
