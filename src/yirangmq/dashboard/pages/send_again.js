@@ -11,6 +11,8 @@ import { link } from "../router.js";
 
 const OWN = ["messageId", "timestamp", "queue", "payload", "payloadBase64", "payloadSha256", "deduplicationKey", "causation", "attributes"];
 /* Members that the new message does not take over as they are. With the old deduplication key it would not be stored. */
+const MOST_EDITED = 500_000;
+/* Bytes; a larger text is sent unchanged or replaced, because the editor colours all of it at each key. */
 const AFTERWARDS = {
   keep: { label: "keep it" },
   quarantine: { label: "quarantine it", done: "is parked" },
@@ -81,8 +83,8 @@ function earlier(story, bytes, queue) {
   const members = Object.fromEntries(Object.entries(story.message).filter(([name]) => !OWN.includes(name)));
   return {
     bytes,
-    text,
-    kind: text === null ? "same" : isJson(text) ? "json" : "text",
+    text: bytes.length > MOST_EDITED ? null : text,
+    kind: text === null || bytes.length > MOST_EDITED ? "same" : isJson(text) ? "json" : "text",
     members: { ...members, causation: { queue, messageId: story.messageId } },
     priority: priority ?? null,
     attributes,
