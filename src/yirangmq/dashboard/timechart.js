@@ -13,13 +13,16 @@ const BAD = ["fail", "dead"];
 /* Lines that are dashed, so that they do not differ from others by their colour alone. */
 const WHOLE = powers([1, 2, 5], 0);
 const PARTS = powers([1, 2, 5], -2);
-const SPANS = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18_000, 43_200, ...powers([1, 2, 5], 0).map((n) => n * DAY_SECONDS)];
+const SPANS = [
+  ...[1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 18_000, 43_200],
+  ...powers([1, 2, 5], 0).map((days) => days * DAY_SECONDS),
+];
 /* The steps of an axis: of counts, of rates, of seconds. */
 const STEPS = { count: WHOLE, rate: PARTS, span: SPANS };
 
-/** `lines`: `[{name, kind, column, say, mean}]`; `say` puts a number into words. Where no moment is pointed at, the legend
- * has the latest numbers, or, of lines with `mean`, what that function of the group says. `unit` stands at the axis; `steps` is "count",
- * "rate" or "span". `group` has the cursor and the zoom in common with other charts. */
+/** `lines`: `[{name, kind, column, say, mean}]`; `say` formats a number. Without a cursor the legend has the latest numbers or,
+ * of lines with `mean`, the result of that function of the group. `unit` is the label of the axis; `steps` is "count", "rate" or
+ * "span". The charts of a `group` share the cursor and the zoom. */
 export class TimeChart {
   constructor(group, { title, unit, steps, lines, rest = "" }) {
     Object.assign(this, { group, title, unit, rest });
@@ -59,7 +62,7 @@ export class TimeChart {
     });
   }
 
-  /** A whole new set of numbers; `from` and `until` in seconds are what is seen of them. */
+  /** Replace all numbers; the x-axis shows them between `from` and `until`, in seconds. */
   draw(series, from, until) {
     this.series = series;
     this.data = [series.at, ...this.lines.map((line) => series[line.column])];

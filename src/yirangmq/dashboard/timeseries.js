@@ -44,10 +44,11 @@ export function rates(at, totals) {
 
 /** Samples from the answer of /v1/trends, of one queue or, null, of all. */
 export function samplesOf({ at, all, queues }, queue) {
-  const columns = queue === null ? all : queues[queue];
-  const none = at.map(() => null);
-  const { ageSec, ...rest } = columns ?? Object.fromEntries(["ageSec", "waiting", "leased", "dead", "published", "acked", "failed"].map((name) => [name, none]));
-  return { at: at.map((iso) => Date.parse(iso) / 1000), age: ageSec.map((value, index) => value ?? (rest.waiting[index] === null ? null : 0)), ...rest };
+  const columns = (queue === null ? all : queues[queue]) ?? Object.fromEntries(Object.keys(all).map((name) => [name, at.map(() => null)]));
+  const { ageSec, ...rest } = columns;
+  /* A queue without a backlog has no age; that is drawn as 0. */
+  const age = ageSec.map((value, index) => value ?? (rest.waiting[index] === null ? null : 0));
+  return { at: at.map((iso) => Date.parse(iso) / 1000), age, ...rest };
 }
 
 /** The samples, and those of `newer` that come after them. */
