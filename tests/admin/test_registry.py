@@ -217,7 +217,7 @@ def test_dead_letters_are_shown_counted_and_moved(client: Client) -> None:
     assert client.call("dlq_requeue", queue="mail", ids=[first]) == {"count": 1, "ids": [first]}
     assert client.call("dlq_quarantine", queue="mail", ids=[second]) == {"count": 1, "ids": [second]}
     assert ids_of(client.call("dlq_find", queue="mail", state="parked")) == [second]
-    assert client.call("dlq_purge", queue="mail", state="all") == {"count": 2, "ids": [second, third]}
+    assert client.call("dlq_purge", queue="mail", state="all", all=True) == {"count": 2, "ids": [second, third]}
     with pytest.raises(WrongState):
         client.call("dlq_requeue", queue="mail", ids=[third])
 
@@ -225,7 +225,7 @@ def test_dead_letters_are_shown_counted_and_moved(client: Client) -> None:
 def test_redrive_wakes_a_waiting_consumer(server: Server, client: Client) -> None:
     bury(client, "mail", b"1")
     subscription = client.send(FrameKind.SUBSCRIBE, messages.Subscribe("mail", 10))
-    client.call("dlq_requeue", queue="mail")
+    client.call("dlq_requeue", queue="mail", all=True)
     assert [answer.value.messages[0].payload for answer in client.heard(subscription)] == [b"1"]
 
 
@@ -242,7 +242,7 @@ def test_redrive_of_many_messages_lets_other_requests_in_between_its_pages(serve
             between.append(other.send(FrameKind.PING, messages.Empty()))
 
     server.desk.after_commit.append(look)
-    number = mover.send(FrameKind.CALL, messages.Call("dlq_requeue", {"queue": "mail"}))
+    number = mover.send(FrameKind.CALL, messages.Call("dlq_requeue", {"queue": "mail", "all": True}))
     while not mover.answers:
         server.turns.turn()
     assert mover.heard(number)[0].value.value["count"] == 3000
@@ -254,7 +254,7 @@ def test_redrive_of_many_messages_lets_other_requests_in_between_its_pages(serve
 def test_redrive_ends_with_unavailable_when_the_server_stops(server: Server, client: Client) -> None:
     bury(client, "mail", *[b"x"] * 10)
     server.pages.stop()
-    number = client.send(FrameKind.CALL, messages.Call("dlq_requeue", {"queue": "mail"}))
+    number = client.send(FrameKind.CALL, messages.Call("dlq_requeue", {"queue": "mail", "all": True}))
     server.turn()
     [answer] = client.heard(number)
     assert (answer.kind, answer.value.code) == (FrameKind.ERROR, "unavailable")

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.support.stores import KINDS, Place
-from yirangmq.broker.dead_letters import MAX_PER_COMMIT, DeadLetters, MoveResult
+from yirangmq.broker.dead_letters import MAX_PER_COMMIT, DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadFilter, BadInput, NotFound, WrongState
 from yirangmq.core.policy import DAY_MS
-from yirangmq.core.ports import Store, Transaction
+from yirangmq.core.ports import MoveResult, Store, Transaction
 from yirangmq.format.envelope import NewMessage
 from yirangmq.testing import FailingStore, ManualClock, open_for_test
 
@@ -46,7 +46,7 @@ def kill(queues: Queues, queue: str, *ids: str, reason: str = "REJECTED", text: 
 
 
 def found(letters: DeadLetters, queue: str = "jobs", filter: str = "", state: str = "dead") -> list[str]:
-    return [look.message.id for look in letters.find(queue, filter, state)]
+    return [look.message.id for look in letters.list(queue, filter, state=state)]
 
 
 def line_up(queues: Queues, queue: str = "jobs") -> list[tuple[str, int]]:
@@ -72,21 +72,21 @@ def test_dead_letters_of_several_queues_may_share_a_dead_letter_queue_name(
         kill(queues, queue, f"{queue}-1")
     assert letters.sources("graveyard") == ["east", "west"]
     assert found(letters, "graveyard") == ["east-1", "west-1"]
-    assert letters.requeue("graveyard").count == 2
+    assert letters.redrive("graveyard", all=True).count == 2
     assert (line_up(queues, "east"), line_up(queues, "west")) == ([("east-1", 1)], [("west-1", 1)])
 
 
 def test_dead_letters_of_an_unknown_name_are_empty(letters: DeadLetters) -> None:
     assert letters.sources("nowhere") == []
     assert found(letters, "nowhere") == []
-    assert letters.requeue("nowhere") == MoveResult(0, [])
+    assert letters.redrive("nowhere", all=True) == MoveResult(0, [])
 
 
 def test_dead_letter_queue_name_of_an_existing_queue_is_not_a_mere_view(queues: Queues, letters: DeadLetters) -> None:
     kill(queues, "jobs", "a")
-    assert letters.shown_by("jobs-dlq") == ["jobs"]
+    assert letters.sources("jobs-dlq") == ["jobs"]
+    queues.set_policy("jobs-dlq", {})
     queues.publish("jobs-dlq", 1)
-    assert letters.shown_by("jobs-dlq") == []
     assert letters.sources("jobs-dlq") == ["jobs", "jobs-dlq"]
 
 
@@ -131,8 +131,8 @@ def test_dead_letter_filter_finds_no_payload_fields_in_a_bytes_payload(queues: Q
 
 def test_dead_letter_find_stops_at_its_limit(queues: Queues, letters: DeadLetters) -> None:
     kill(queues, "jobs", *"abc")
-    assert [look.message.id for look in letters.find("jobs", limit=2)] == ["a", "b"]
-    assert list(letters.find("jobs", limit=0)) == []
+    assert [look.message.id for look in letters.list("jobs", limit=2)] == ["a", "b"]
+    assert list(letters.list("jobs", limit=0)) == []
 
 
 def test_dead_letter_show_returns_its_record_with_failure_and_routing(queues: Queues, letters: DeadLetters) -> None:
@@ -163,6 +163,7 @@ def test_dead_letter_stats_count_by_reason_and_day(queues: Queues, letters: Dead
         "sources": ["jobs"],
         "total": 4,
         "parked": 1,
+        "byQueue": [{"queue": "jobs", "total": 4, "parked": 1}],
         "byReason": {"TIMEOUT": 3, "REJECTED": 1},
         "byDay": [
             {"day": "2026-01-13", "total": 2, "byReason": {"REJECTED": 1, "TIMEOUT": 1}},
@@ -185,7 +186,7 @@ def test_dead_letter_stats_of_a_queue_without_dead_letters_are_zero(queues: Queu
 def test_redrive_moves_matching_dead_letters_and_resets_their_attempts(queues: Queues, letters: DeadLetters) -> None:
     kill(queues, "jobs", "a", "b")
     kill(queues, "jobs", "c", "d", reason="TIMEOUT")
-    assert letters.requeue("jobs-dlq", "reasonCode=TIMEOUT") == MoveResult(2, ["c", "d"])
+    assert letters.redrive("jobs-dlq", "reasonCode=TIMEOUT") == MoveResult(2, ["c", "d"])
     assert line_up(queues) == [("c", 1), ("d", 1)]
     assert found(letters) == ["a", "b"]
 
@@ -197,14 +198,18 @@ def test_redrive_keeps_the_order_of_first_arrival(queues: Queues, letters: DeadL
         queues.nack(delivery.lease_id, "REJECTED")
     queues.publish("jobs", NewMessage(payload=1, id="newcomer"))
     assert found(letters) == ["d", "c", "b", "a"]
-    assert letters.requeue("jobs", dry_run=True) == letters.requeue("jobs") == MoveResult(4, ["a", "b", "c", "d"])
+    assert (
+        letters.redrive("jobs", all=True, dry_run=True)
+        == letters.redrive("jobs", all=True)
+        == MoveResult(4, ["a", "b", "c", "d"])
+    )
     assert [id for id, _ in line_up(queues)] == ["newcomer", "a", "b", "c", "d"]
 
 
 def test_redrive_keeps_priorities(queues: Queues, letters: DeadLetters) -> None:
     kill(queues, "jobs", "late")
     kill(queues, "jobs", "first", priority=0)
-    letters.requeue("jobs")
+    letters.redrive("jobs", all=True)
     assert [id for id, _ in line_up(queues)] == ["first", "late"]
 
 
@@ -217,7 +222,7 @@ def test_redrive_gives_a_message_all_its_attempts_again(
         queues.nack(queues.lease("jobs")[0].lease_id)
         clock.advance(1000)
     assert found(letters) == ["a"]
-    letters.requeue("jobs")
+    letters.redrive("jobs", all=True)
     queues.nack(queues.lease("jobs")[0].lease_id)
     assert found(letters) == []
     clock.advance(1000)
@@ -231,7 +236,7 @@ def test_redrive_of_many_messages_commits_in_pages_and_reports_progress(store: S
     kill(queues, "jobs", *ids)
     before = failing.commits
     told: list[tuple[int, int]] = []
-    moved = DeadLetters(queues, lambda done, total: told.append((done, total))).requeue("jobs")
+    moved = DeadLetters(queues, lambda done, total: told.append((done, total))).redrive("jobs", all=True)
     assert (moved.count, moved.ids) == (len(ids), ids[:10])
     assert told == [(500, 1001), (1000, 1001), (1001, 1001)]
     assert failing.commits - before == 3
@@ -249,10 +254,10 @@ def test_quarantine_parks_messages_that_redrive_and_purge_skip_unless_named(
     assert found(letters) == ["a", "d"]
     assert found(letters, state="parked") == ["b", "c"]
     assert found(letters, state="all") == ["a", "d", "b", "c"]
-    assert letters.requeue("jobs").count == 2
-    assert letters.purge("jobs").count == 0
-    assert letters.requeue("jobs", "state=parked and messageId=b").ids == ["b"]
-    assert letters.requeue("jobs", ids=["c"]).ids == ["c"]
+    assert letters.redrive("jobs", all=True).count == 2
+    assert letters.purge("jobs", all=True).count == 0
+    assert letters.redrive("jobs", "state=parked and messageId=b").ids == ["b"]
+    assert letters.redrive("jobs", ids=["c"]).ids == ["c"]
     assert sorted(id for id, _ in line_up(queues)) == ["a", "b", "c", "d"]
 
 
@@ -261,10 +266,10 @@ def test_dead_letter_redrive_and_purge_select_by_state_and_reject_a_live_state(
 ) -> None:
     kill(queues, "jobs", "a", "b")
     letters.quarantine("jobs", "messageId=a")
-    assert letters.purge("jobs", state="parked").ids == ["a"]
-    assert letters.requeue("jobs", state="all").ids == ["b"]
+    assert letters.purge("jobs", all=True, state="parked").ids == ["a"]
+    assert letters.redrive("jobs", all=True, state="all").ids == ["b"]
     with pytest.raises(BadInput, match="state"):
-        letters.requeue("jobs", state="ready")
+        letters.redrive("jobs", all=True, state="ready")
 
 
 def test_quarantine_keeps_parked_messages_beyond_the_retention(
@@ -285,7 +290,7 @@ def test_dead_letter_purge_removes_messages_and_counts_them_as_dropped(queues: Q
     assert queues.show("jobs", "a").envelope is None
 
 
-@pytest.mark.parametrize("verb", ["requeue", "quarantine", "purge"])
+@pytest.mark.parametrize("verb", ["redrive", "quarantine", "purge"])
 def test_dry_run_of_a_dead_letter_operation_counts_exactly_and_changes_nothing(
     queues: Queues, letters: DeadLetters, verb: str
 ) -> None:
@@ -294,7 +299,7 @@ def test_dry_run_of_a_dead_letter_operation_counts_exactly_and_changes_nothing(
     letters.quarantine("jobs", ids=["c"])
     before = queues.counts("jobs")
     move: Callable[..., MoveResult] = getattr(letters, verb)
-    for how in ({}, {"filter": "reasonCode=TIMEOUT"}, {"filter": "type=x"}, {"ids": ["a", "d"]}):
+    for how in ({"all": True}, {"filter": "reasonCode=TIMEOUT"}, {"filter": "type=x"}, {"ids": ["a", "d"]}):
         tried = move("jobs", dry_run=True, **how)
         assert queues.counts("jobs") == before
         assert found(letters, state="all") == ["a", "b", "d", "c"]
@@ -302,7 +307,7 @@ def test_dry_run_of_a_dead_letter_operation_counts_exactly_and_changes_nothing(
             assert move("jobs", **how) == tried == MoveResult(2, ["a", "d"])
 
 
-@pytest.mark.parametrize("verb", ["requeue", "quarantine", "purge"])
+@pytest.mark.parametrize("verb", ["redrive", "quarantine", "purge"])
 def test_dead_letter_operation_repeated_by_id_succeeds_and_moves_nothing(
     queues: Queues, letters: DeadLetters, verb: str
 ) -> None:
@@ -312,7 +317,7 @@ def test_dead_letter_operation_repeated_by_id_succeeds_and_moves_nothing(
     assert move("jobs", ids=["a"]) == MoveResult(0, [])
 
 
-@pytest.mark.parametrize("verb", ["requeue", "quarantine", "purge"])
+@pytest.mark.parametrize("verb", ["redrive", "quarantine", "purge"])
 def test_dead_letter_operation_with_a_wrong_id_moves_nothing(queues: Queues, letters: DeadLetters, verb: str) -> None:
     kill(queues, "jobs", "a")
     queues.publish("jobs", NewMessage(payload=1, id="alive"))
@@ -332,7 +337,7 @@ def test_dead_letter_operation_with_a_wrong_id_moves_nothing(queues: Queues, let
 
 def test_redrive_of_an_id_given_twice_moves_its_message_once(queues: Queues, letters: DeadLetters) -> None:
     kill(queues, "jobs", "a")
-    assert letters.requeue("jobs", ids=["a", "a"]) == MoveResult(1, ["a"])
+    assert letters.redrive("jobs", ids=["a", "a"]) == MoveResult(1, ["a"])
 
 
 def test_dead_letter_purge_with_an_invalid_filter_or_name_moves_nothing(queues: Queues, letters: DeadLetters) -> None:
@@ -340,8 +345,42 @@ def test_dead_letter_purge_with_an_invalid_filter_or_name_moves_nothing(queues: 
     with pytest.raises(BadFilter):
         letters.purge("jobs", "reasonCode=WHATEVER")
     with pytest.raises(BadInput):
-        letters.purge("../jobs")
+        letters.purge("../jobs", all=True)
     assert found(letters) == ["a"]
+
+
+@pytest.mark.parametrize("verb", ["redrive", "quarantine", "purge"])
+@pytest.mark.parametrize("filter", ["", "  "])
+def test_dead_letter_operation_without_a_selection_is_refused_and_moves_nothing(
+    queues: Queues, letters: DeadLetters, verb: str, filter: str
+) -> None:
+    """A forgotten filter, or an empty one, does not select everything."""
+    kill(queues, "jobs", "a")
+    move: Callable[..., MoveResult] = getattr(letters, verb)
+    for dry_run in (True, False):
+        with pytest.raises(BadInput, match="say which messages") as caught:
+            move("jobs", filter, dry_run=dry_run)
+        assert caught.value.field == "filter"
+    with pytest.raises(BadInput, match="give one of them") as caught:
+        move("jobs", "reasonCode=REJECTED", all=True)
+    assert caught.value.field == "all"
+    assert found(letters) == ["a"]
+
+
+def test_dead_letter_stats_of_all_queues_count_each_queue_that_has_some(queues: Queues, letters: DeadLetters) -> None:
+    for number in range(600):
+        queues.set_policy(f"idle-{number:04}", {})
+    kill(queues, "east", "a", "b")
+    kill(queues, "west", "c", reason="TIMEOUT")
+    letters.quarantine("east", ids=["a"])
+    found = letters.stats()
+    assert found["queue"] is None
+    assert found["sources"] == ["east", "west"]
+    assert (found["total"], found["parked"], found["byReason"]) == (2, 1, {"REJECTED": 1, "TIMEOUT": 1})
+    assert found["byQueue"] == [
+        {"queue": "east", "total": 1, "parked": 1},
+        {"queue": "west", "total": 1, "parked": 0},
+    ]
 
 
 # -- what happens meanwhile -----------------------------------------------------------------------------------------
@@ -382,7 +421,7 @@ def test_redrive_leaves_alone_a_message_that_another_process_moved_meanwhile(sto
     queues, other = open_for_test(store=meddling, clock=clock), open_for_test(store=store, clock=clock)
     kill(queues, "jobs", *"abc")
     meddling.before_write = lambda: other.drop("jobs", ["b"])
-    assert DeadLetters(queues).requeue("jobs") == MoveResult(2, ["a", "c"])
+    assert DeadLetters(queues).redrive("jobs", all=True) == MoveResult(2, ["a", "c"])
     assert queues.show("jobs", "b").message.state == "dropped"
 
 
@@ -394,7 +433,7 @@ def test_dead_letter_purge_leaves_alone_a_message_that_died_again_for_another_re
     kill(queues, "jobs", "a", reason="TIMEOUT")
 
     def revive_and_reject() -> None:
-        DeadLetters(other).requeue("jobs")
+        DeadLetters(other).redrive("jobs", all=True)
         other.nack(other.lease("jobs")[0].lease_id, "REJECTED")
 
     meddling.before_write = revive_and_reject
@@ -408,8 +447,8 @@ def test_dead_letter_filter_reads_payloads_only_when_it_compares_them(store: Sto
     kill(queues, "jobs", *"abc")
     letters, before = DeadLetters(queues), meddling.envelopes_read
     letters.stats("jobs")
-    letters.requeue("jobs", "reasonCode=REJECTED and attempt=1 and failedAt<2027-01-01", dry_run=True)
-    letters.requeue("jobs", "consumerId=tester", dry_run=True)
+    letters.redrive("jobs", "reasonCode=REJECTED and attempt=1 and failedAt<2027-01-01", dry_run=True)
+    letters.redrive("jobs", "consumerId=tester", dry_run=True)
     assert meddling.envelopes_read == before
-    letters.requeue("jobs", "payload.n=1", dry_run=True)
+    letters.redrive("jobs", "payload.n=1", dry_run=True)
     assert meddling.envelopes_read == before + 3

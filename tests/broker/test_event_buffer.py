@@ -203,7 +203,7 @@ def test_events_of_operator_actions_are_parked_redriven_and_dropped(queues: Queu
     ear.heard()
     letters = DeadLetters(queues)
     letters.quarantine("mail", ids=["m-1"])
-    letters.requeue("mail", ids=["m-2"])
+    letters.redrive("mail", ids=["m-2"])
     letters.purge("mail", ids=["m-3"])
     queues.drop("mail", ["m-4", "m-4000"])
     assert ear.heard() == [

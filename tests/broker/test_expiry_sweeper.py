@@ -99,7 +99,7 @@ def test_expiry_does_not_apply_to_a_redriven_message(queues: Queues, clock: Manu
     queues.publish("mail", NewMessage(payload=1, ttl=5))
     clock.advance(5 * SECOND)
     queues.sweep()
-    dead_letters(queues).requeue("mail")
+    dead_letters(queues).redrive("mail", all=True)
     clock.advance(DAY)
     assert taken(queues) == ["m-1"]
 
@@ -175,7 +175,7 @@ def test_dead_letters_stay_on_day_13_and_are_gone_on_day_15(queues: Queues, cloc
     assert state(queues) is State.DEAD
     clock.advance(2 * DAY)
     queues.sweep()
-    assert list(dead_letters(queues).find("mail-dlq")) == []
+    assert list(dead_letters(queues).list("mail-dlq")) == []
     assert queues.show("mail", "m-1").envelope is None
     assert queues.counts("mail") == Counts(published=1, failed=1, dropped=1)
 
@@ -199,7 +199,7 @@ def test_dead_letter_is_dropped_exactly_at_the_end_of_its_retention(queues: Queu
 def test_retention_never_removes_a_parked_message(queues: Queues, clock: ManualClock) -> None:
     queues.publish("mail", 1)
     exhaust(queues)
-    dead_letters(queues).quarantine("mail")
+    dead_letters(queues).quarantine("mail", all=True)
     clock.advance(3650 * DAY)
     queues.sweep()
     assert state(queues) is State.PARKED

@@ -136,8 +136,8 @@ def test_export_import_keeps_the_first_arrival_order_of_dead_letters(
         clock.advance(1_000)
         first.nack(delivery.lease_id, "REJECTED")
     export_import.load(second, exported(first))
-    assert [look.message.id for look in DeadLetters(second).find("jobs")] == ["c", "b", "a"]
-    DeadLetters(second).requeue("jobs")
+    assert [look.message.id for look in DeadLetters(second).list("jobs")] == ["c", "b", "a"]
+    DeadLetters(second).redrive("jobs", all=True)
     assert [delivery.id for delivery in second.lease("jobs", 10)] == ["a", "b", "c"]
 
 

@@ -117,7 +117,7 @@ def test_group_messages_dropped_from_the_middle_are_skipped(queues: Queues) -> N
 def test_group_appends_a_redriven_message_at_its_end(queues: Queues) -> None:
     queues.publish_many("mail", members(3))
     assert exhaust(queues).id == "m-1"
-    dead_letters(queues).requeue("mail")
+    dead_letters(queues).redrive("mail", all=True)
     assert state(queues) is State.HELD
     assert [ack_one(queues) for _ in range(3)] == ["m-2", "m-3", "m-1"]
 
@@ -126,7 +126,7 @@ def test_group_that_is_empty_delivers_a_redriven_message_at_once(queues: Queues)
     queues.publish_many("mail", members(2))
     for _ in range(2):
         exhaust(queues)
-    dead_letters(queues).requeue("mail")
+    dead_letters(queues).redrive("mail", all=True)
     assert [ack_one(queues), ack_one(queues)] == ["m-1", "m-2"]
 
 

@@ -68,12 +68,13 @@ WAYS: tuple[Callable[[Limited], None], ...] = (publish, set_policy, configure, d
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_max_queues_refuses_a_new_queue_and_changes_nothing(limited: Limited, way: Callable[[Limited], None]) -> None:
+    notes = limited.queues.read(lambda transaction: transaction.notes(""))
     with pytest.raises(QuotaExceeded, match=r"max_queues: .*has 3 queues and allows 3; .*setting max_queues") as caught:
         way(limited)
     assert (caught.value.code, caught.value.field, caught.value.retry_after) == ("quota_exceeded", "max_queues", None)
     assert limited.queues.queues() == ["a", "b", "c"]
     assert limited.queues.counts("a").ready == 1
-    assert limited.queues.read(lambda transaction: transaction.notes("")) == {}
+    assert limited.queues.read(lambda transaction: transaction.notes("")) == notes
 
 
 def test_max_queues_leaves_queues_that_exist_alone(limited: Limited) -> None:

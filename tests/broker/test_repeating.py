@@ -88,7 +88,7 @@ def test_lease_of_an_earlier_attempt_stays_expired_after_retry_and_redrive(queue
     queues.nack(old[0], delay=0)
     old.append(take(queues).lease_id)
     queues.nack(old[1], "REJECTED")
-    dead_letters(queues).requeue("mail")
+    dead_letters(queues).redrive("mail", all=True)
     current = take(queues).lease_id
     for lease in old:
         for verb in (queues.ack, queues.nack, queues.extend):

@@ -160,7 +160,7 @@ def test_redrive_starts_a_message_again_with_its_priority(queues: Queues, clock:
     queues.publish_text("mail", [b'{"messageId":"old","payload":1,"attributes":{"priority":1}}'])
     old = exhaust(queues)
     queues.publish_text("mail", [b'{"messageId":"new","payload":1,"attributes":{"priority":1}}', b"2"])
-    assert dead_letters(queues).requeue("mail-dlq").ids == ["old"]
+    assert dead_letters(queues).redrive("mail-dlq", all=True).ids == ["old"]
     first, second, third = queues.lease("mail", 9)
     assert [first.id, second.id, third.id] == ["new", "old", "m-3"]
     assert (second.attempt, queues.show("mail", "old").message.reason) == (1, "")
@@ -176,7 +176,7 @@ def test_redrive_gives_a_message_as_many_attempts_as_a_new_message(queues: Queue
         clock.advance(SECOND)
         queues.nack(take(queues).lease_id, "HANDLER_ERROR")
         assert state(queues) is State.DEAD
-        dead_letters(queues).requeue("mail")
+        dead_letters(queues).redrive("mail", all=True)
     assert taken(queues) == ["m-1"]
 
 
@@ -186,5 +186,5 @@ def test_redrive_puts_messages_behind_waiting_messages_in_order_of_arrival(queue
     for delivery in reversed(deliveries):
         queues.nack(delivery.lease_id, "REJECTED")
     queues.publish("mail", "waiting")
-    dead_letters(queues).requeue("mail")
+    dead_letters(queues).redrive("mail", all=True)
     assert taken(queues) == ["m-4", "m-1", "m-2", "m-3"]

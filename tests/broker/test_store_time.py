@@ -237,10 +237,10 @@ def test_store_time_is_shown_on_the_wall_clock_and_exported_on_it(by: int) -> No
         assert dead.failure.failed_at == dead.message.changed_at == clock.wall_ms()
         on_wall, on_store = iso(clock.wall_ms()), iso(clock.now_ms())
         letters = DeadLetters(queues)
-        assert [look.failure for look in letters.find("dead", f"failedAt>={on_wall} and failedAt<={on_wall}")] == [
+        assert [look.failure for look in letters.list("dead", f"failedAt>={on_wall} and failedAt<={on_wall}")] == [
             dead.failure
         ]
-        assert list(letters.find("dead", f"failedAt>={on_store} and failedAt<={on_store}")) == []
+        assert list(letters.list("dead", f"failedAt>={on_store} and failedAt<={on_store}")) == []
         lines: list[bytes] = []
         export(queues, lines.append)
         other.advance(HOUR_MS)

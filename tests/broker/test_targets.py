@@ -46,7 +46,7 @@ def test_target_message_returns_to_the_same_consumer(queues: Queues, clock: Manu
             queues.release(delivery.lease_id)
         case "redrive":
             queues.nack(delivery.lease_id, "REJECTED")
-            dead_letters(queues).requeue("mail")
+            dead_letters(queues).redrive("mail", all=True)
         case _:
             queues.nack(delivery.lease_id, delay=0 if how == "nack at once" else 1)
             clock.advance(SECOND)

@@ -23,6 +23,7 @@ EXTRA = {
     "dispatch set": ["--strategy", "round_robin"],
     "dlq purge": ["--all"],
     "dlq quarantine": ["--all"],
+    "dlq redrive": ["--all"],
     "dlq requeue": ["--all"],
     "drop": ["--whole-queue"],
     "processor set": ["{}"],

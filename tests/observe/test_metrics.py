@@ -89,7 +89,7 @@ def test_metrics_rates_failure_rate_and_mean_times_match_the_run(
 
 def test_metrics_counters_match_the_run(queues: Queues, metrics: Metrics, clock: ManualClock) -> None:
     play(queues, clock)
-    DeadLetters(queues).requeue("mail")
+    DeadLetters(queues).redrive("mail", all=True)
     queues.release([delivery.lease_id for delivery in queues.lease("mail", 1)])
     [held] = queues.lease("mail")
     queues.extend(held.lease_id)

@@ -169,7 +169,7 @@ class QueueMachine(RuleBasedStateMachine):
             errors = self.queues[by].drop(QUEUE, ids)
             _same(errors, [self.model.drop(self.now, id) for id in ids])
         elif ids and verb == "redrive":
-            DeadLetters(self.queues[by]).requeue(QUEUE, ids=ids)
+            DeadLetters(self.queues[by]).redrive(QUEUE, ids=ids)
             self.model.redrive(self.now, set(ids))
         elif ids:
             DeadLetters(self.queues[by]).quarantine(QUEUE, ids=ids)

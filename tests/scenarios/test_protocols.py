@@ -15,6 +15,7 @@ import pytest
 import yirangmq
 from tests.support.http_queues import WebQueues
 from tests.support.server_process import Daemon, daemon, run_command, until
+from tests.support.stomp_server import LiveClient
 from tests.support.wait import PATIENCE
 from yirangmq.client.connect import connect
 
@@ -46,6 +47,31 @@ def test_protocols_share_a_message_through_failure_server_kill_redrive_and_ack(t
             socket.ack(again.lease_id)
         with web(server) as http:
             assert http.counts("mail").done == 1
+
+
+def test_dead_letter_queue_takes_no_messages_by_any_protocol(tmp_path: Path) -> None:
+    """Native, HTTP /v1 and /mq (H-03), STOMP, the command line, and an opened store."""
+    text = "'mail-dlq' shows the dead letters of 'mail'"
+    with daemon(tmp_path, *HTTP, "--stomp", "127.0.0.1:0") as server:
+        with connect(server.address) as socket:
+            socket.publish("mail", 1)
+            with pytest.raises(yirangmq.BadInput, match=text):
+                socket.publish("mail-dlq", 1)
+        for path, body in (("/v1/queues/mail-dlq/messages", {"n": 1}), ("/mq/mail-dlq/messages", {"priority": None})):
+            status, answer = server.request("POST", path, body)
+            assert status == 400
+            assert text in str(answer)
+        stomp = LiveClient(server.port_of("stomp")).connect()
+        stomp.line.send("/queue/mail-dlq", "1")
+        until(lambda: bool(stomp.heard.errors))
+        assert text in stomp.heard.errors[0].headers["message"]
+        stomp.close()
+        refused = run_command(tmp_path, "publish", "--store", server.address, "-q", "mail-dlq", "1")
+        assert (refused.returncode, text in refused.stderr) == (2, True)
+    with yirangmq.open(server.url) as queues:
+        with pytest.raises(yirangmq.BadInput, match=text):
+            queues.publish("mail-dlq", 1)
+        assert queues.queues() == ["mail"]
 
 
 class Hook(HTTPServer):

@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.support.http_queues import WebQueues
-from yirangmq.broker.dead_letters import DeadLetters, MoveResult
+from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.broker.queues import Queues
-from yirangmq.client.sync_client import Client
 from yirangmq.core.errors import QueueError
 from yirangmq.core.policy import DAY_MS
+from yirangmq.core.ports import MoveResult
 from yirangmq.core.states import State
 from yirangmq.format.delivery import MessageDelivery, MessageView
-from yirangmq.wire.messages import unpack
 
 SECOND = 1_000
 DAY = DAY_MS
@@ -39,49 +38,30 @@ def exhaust(queues: Queues, queue: str = "mail", reason: str = "REJECTED") -> Me
     return delivery
 
 
-class ServerLetters:
-    """Dead letters behind a server: its methods by name."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-
-    def requeue(self, queue: str) -> MoveResult:
-        return MoveResult(**self._client.call("dlq_requeue", queue=queue))
-
-    def quarantine(self, queue: str) -> MoveResult:
-        return MoveResult(**self._client.call("dlq_quarantine", queue=queue))
-
-    def find(self, queue: str) -> Iterator[MessageView]:
-        found, _ = unpack(self._client.call("dlq_find", queue=queue))
-        return (MessageView(*parts) for parts in found)
-
-
 class WebLetters:
     """The same over HTTP."""
 
     def __init__(self, client: WebQueues) -> None:
         self._client = client
 
-    def requeue(self, queue: str) -> MoveResult:
+    def redrive(self, queue: str, *, all: bool) -> MoveResult:
         return self._moved("redrive", queue)
 
-    def quarantine(self, queue: str) -> MoveResult:
+    def quarantine(self, queue: str, *, all: bool) -> MoveResult:
         return self._moved("quarantine", queue)
 
     def _moved(self, verb: str, queue: str) -> MoveResult:
         answer = self._client.move_dead(verb, queue)
         return MoveResult(answer["count"], answer["ids"])
 
-    def find(self, queue: str) -> Iterator[MessageView]:
+    def list(self, queue: str) -> Iterator[MessageView]:
         return iter(self._client.dead(queue))
 
 
-def dead_letters(queues: Queues) -> DeadLetters | ServerLetters | WebLetters:
+def dead_letters(queues: Queues) -> DeadLetters | WebLetters:
     """Through the door that the queues are reached by."""
     door: Any = queues
-    if isinstance(door, WebQueues):
-        return WebLetters(door)
-    return ServerLetters(door) if isinstance(door, Client) else DeadLetters(queues)
+    return WebLetters(door) if isinstance(door, WebQueues) else queues.dead_letters
 
 
 def unsettled(client: Any, queue: str) -> int:

@@ -15,7 +15,7 @@ from yirangmq.admin.queue_reads import read_page
 from yirangmq.admin.registry import Done, Given, MethodArguments, PagedMethods, read_arguments
 from yirangmq.broker import policies
 from yirangmq.broker.admission import dry_run
-from yirangmq.broker.dead_letters import KINDS, DeadLetters, MoveResult, search_page
+from yirangmq.broker.dead_letters import KINDS, search_page
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.queries import check_state
@@ -26,7 +26,7 @@ from yirangmq.core.consumer_registry import ConsumerRegistry
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.filter import FilterNode, names_state, parse
 from yirangmq.core.message import Envelope
-from yirangmq.core.ports import Clock, Transaction
+from yirangmq.core.ports import Clock, MoveResult, Transaction
 from yirangmq.core.states import State
 from yirangmq.core.validation import kind
 from yirangmq.format.delivery import MessageView
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 # -- search ------------------------------------------------------------------------------------------------------------
 
 DEFAULT_LIMIT = 100
-MAX_MOVED = 10**9
 
 
 def search(queues: Queues, given: Given) -> dict[str, Any]:
@@ -76,7 +75,7 @@ def find(queues: Queues, given: Given) -> dict[str, Any]:
 
     queue, node, kind, limit, cursor = read_arguments(given, read)
     states = KINDS["all"] if names_state(node, State.PARKED) else KINDS[kind]
-    places = [(source, state) for source in DeadLetters(queues).sources(queue) for state in states]
+    places = [(source, state) for source in queues.dead_letters.sources(queue) for state in states]
     return pack(*read_page(partial(_walk, queues, places, node), limit, cursor))
 
 
@@ -105,48 +104,45 @@ def _kind(values: MethodArguments) -> str:
     return values.choice("state", "dead", tuple(KINDS))
 
 
+def sources(queues: Queues, given: Given) -> list[str]:
+    """Return the source queues of the name of a queue or of a dead-letter queue."""
+    return queues.dead_letters.sources(read_arguments(given, lambda values: values.queue()))
+
+
 def show(queues: Queues, given: Given) -> dict[str, Any]:
     queue, id = read_arguments(given, lambda values: (values.queue(), values.id()))
-    return pack([DeadLetters(queues).show(queue, id)])
+    return pack([queues.dead_letters.show(queue, id)])
 
 
 def stats(queues: Queues, given: Given) -> dict[str, Any]:
-    return DeadLetters(queues).stats(read_arguments(given, lambda values: values.queue()))
+    """Count the dead letters of a queue, or of all queues if none is named."""
+    return queues.dead_letters.stats(read_arguments(given, lambda values: values.optional_queue()))
 
 
 def requeue(queues: Queues, given: Given) -> dict[str, Any]:
-    (queue, filter, ids), limit, state, dry_run = read_arguments(
-        given, lambda values: (_which(values), _most(values), _kind(values), _dry(values))
-    )
-    return _moved(DeadLetters(queues).requeue(queue, filter, ids, state=state, limit=limit, dry_run=dry_run))
+    chosen, state = read_arguments(given, lambda values: (_chosen(values), _kind(values)))
+    return _moved(queues.dead_letters.redrive(**chosen, state=state))
 
 
 def quarantine(queues: Queues, given: Given) -> dict[str, Any]:
-    (queue, filter, ids), limit, dry_run = read_arguments(
-        given, lambda values: (_which(values), _most(values), _dry(values))
-    )
-    return _moved(DeadLetters(queues).quarantine(queue, filter, ids, limit=limit, dry_run=dry_run))
+    return _moved(queues.dead_letters.quarantine(**read_arguments(given, _chosen)))
 
 
 def purge(queues: Queues, given: Given) -> dict[str, Any]:
-    (queue, filter, ids), limit, state, dry_run = read_arguments(
-        given, lambda values: (_which(values), _most(values), _kind(values), _dry(values))
-    )
-    return _moved(DeadLetters(queues).purge(queue, filter, ids, state=state, limit=limit, dry_run=dry_run))
+    chosen, state = read_arguments(given, lambda values: (_chosen(values), _kind(values)))
+    return _moved(queues.dead_letters.purge(**chosen, state=state))
 
 
-def _which(values: MethodArguments) -> tuple[str, str, list[str] | None]:
-    return values.queue(), values.text("filter"), values.optional_ids()
-
-
-def _most(values: MethodArguments) -> int | None:
-    """Return the maximum number of messages, the first that arrived, or None for all."""
-    limit = values.take("limit", None)
-    return None if limit is None else validation.check_count(limit, "limit", most=MAX_MOVED)
-
-
-def _dry(values: MethodArguments) -> bool:
-    return values.flag("dry_run", False)
+def _chosen(values: MethodArguments) -> dict[str, Any]:
+    """Read the arguments that all moves of dead letters have."""
+    return {
+        "queue": values.queue(),
+        "filter": values.text("filter"),
+        "ids": values.optional_ids(),
+        "all": values.flag("all", False),
+        "limit": values.take("limit", None),
+        "dry_run": values.flag("dry_run", False),
+    }
 
 
 def _moved(moved: MoveResult) -> dict[str, Any]:
@@ -400,6 +396,7 @@ def _add_paged_methods(methods: "MethodRegistry", pages: PagedMethods) -> None:
     methods.add_paged(pages, "delete_queue", delete_queue)
     methods.add_paged(pages, "search", search)
     methods.add_paged(pages, "dlq_find", find)
+    methods.add_paged(pages, "dlq_sources", sources)
     methods.add_paged(pages, "dlq_show", show)
     methods.add_paged(pages, "dlq_stats", stats)
     methods.add_paged(pages, "dlq_requeue", requeue)

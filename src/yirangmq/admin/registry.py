@@ -115,7 +115,7 @@ METHODS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(
         (
             "peek", "show", "by_id", "search", "policy", "policy_text", "processors", "schedules", "dispatch",
-            "deliveries", "dlq_find", "dlq_show", "dlq_stats",
+            "deliveries", "dlq_find", "dlq_show", "dlq_sources", "dlq_stats",
         ),
         (LOOK, QUEUE),
     ),

@@ -11,6 +11,7 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 
+from yirangmq.broker.dead_letters import BODIES_PER_PAGE, DeadLetters
 from yirangmq.broker.queues import NO_TOPICS, Queues
 from yirangmq.broker.settle import MAX_PER_CALL
 from yirangmq.broker.subscription import Subscription
@@ -92,6 +93,11 @@ class AsyncQueues:
     consumer_wish = threaded(Queues.consumer_wish)
 
     @property
+    def dead_letters(self) -> "EmbeddedAsyncDeadLetters":
+        """Dead letters of all queues: list, show, count, redrive, quarantine, purge."""
+        return EmbeddedAsyncDeadLetters(self._core.dead_letters, self._threads)
+
+    @property
     def topics(self) -> NoReturn:
         raise Unavailable(NO_TOPICS)
 
@@ -121,10 +127,8 @@ class AsyncQueues:
             self._core.release_many([delivery.lease_id for delivery in deliveries])
 
     async def walk(self, queue: str, state: str, batch: int = 500) -> AsyncIterator[MessageView]:
-        steps = self._core.walk(queue, state, batch)
-        while page := await asyncio.get_running_loop().run_in_executor(self._threads, partial(_some, steps, batch)):
-            for view in page:
-                yield view
+        async for view in _iterate(self._core.walk(queue, state, batch), self._threads, batch):
+            yield view
 
     def sender(
         self, queue: str, window: int = 64, *, on_receipt: Callable[[AddResult], object] | None = None
@@ -164,6 +168,28 @@ class AsyncQueues:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class EmbeddedAsyncDeadLetters:
+    """Asyncio facade of ``broker.dead_letters.DeadLetters``."""
+
+    def __init__(self, core: DeadLetters, threads: ThreadPoolExecutor) -> None:
+        self._core = core
+        self._threads = threads
+
+    sources = threaded(DeadLetters.sources)
+    show = threaded(DeadLetters.show)
+    stats = threaded(DeadLetters.stats)
+    redrive = threaded(DeadLetters.redrive)
+    quarantine = threaded(DeadLetters.quarantine)
+    purge = threaded(DeadLetters.purge)
+
+    async def list(
+        self, queue: str, filter: str = "", *, state: str = "dead", limit: int | None = None
+    ) -> AsyncIterator[MessageView]:
+        found = await threaded(DeadLetters.list)(self, queue, filter, state=state, limit=limit)
+        async for view in _iterate(found, self._threads, BODIES_PER_PAGE):
+            yield view
 
 
 class EmbeddedAsyncSubscription:
@@ -254,6 +280,13 @@ def _release_if_cancelled(future: "Future[Answer]", on_cancelled: Callable[[Answ
             raise
 
     return wait()
+
+
+async def _iterate(steps: Iterator[MessageView], threads: ThreadPoolExecutor, batch: int) -> AsyncIterator[MessageView]:
+    """Iterate over ``steps`` in the thread pool, ``batch`` of them a call."""
+    while page := await asyncio.get_running_loop().run_in_executor(threads, partial(_some, steps, batch)):
+        for view in page:
+            yield view
 
 
 def _some(steps: Iterator[MessageView], most: int) -> list[MessageView]:

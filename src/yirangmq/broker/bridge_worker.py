@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from yirangmq.broker.dead_letter_sources import check_publish
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.operations import QueueOperations
-from yirangmq.broker.quota import check_new_queues
 from yirangmq.broker.selection import swap
 from yirangmq.core import transitions
 from yirangmq.core.bridges import (
@@ -92,7 +92,7 @@ def store_dead_letters(
     operations: QueueOperations, transaction: Transaction, queue: str, found: Sequence[tuple[Envelope, str]], now: int
 ) -> None:
     """Store new messages directly as dead letters, each with its reason. Duplicates are skipped."""
-    check_new_queues(transaction, [queue], operations.defaults.max_queues)
+    check_publish(transaction, [queue], operations.defaults.max_queues)
     policy = transaction.policy(queue)
     stored = transaction.add([envelope for envelope, _ in found], now, now)
     changes = []

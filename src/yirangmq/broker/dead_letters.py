@@ -10,19 +10,19 @@ them."""
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
+from yirangmq.broker import dead_letter_sources
 from yirangmq.broker.queries import shown
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.settle import MAX_PER_CALL
 from yirangmq.core import transitions, validation
-from yirangmq.core.errors import BadInput, BadPolicy, NotFound, WrongState
+from yirangmq.core.errors import BadInput, NotFound, WrongState
 from yirangmq.core.filter import FilterNode, Lookup, fields_of, matches, names_state, parse
 from yirangmq.core.message import RANK_LAST, Envelope, Message, MessageFailure
-from yirangmq.core.policy import DLQ_SUFFIX, MAX_DLQ_NAME_CHARS
-from yirangmq.core.ports import Change, Transaction
+from yirangmq.core.ports import Change, MoveResult, Transaction
 from yirangmq.core.states import State
 from yirangmq.format.delivery import MessageView
 from yirangmq.format.envelope import header_of, iso, payload_value
@@ -133,19 +133,15 @@ def search_page(
 
 MAX_PER_COMMIT = 500
 """Upper bound of messages moved per commit: a large redrive shares the committer with other callers."""
+MAX_LETTERS = 10**9
+"""Upper bound of a ``limit``."""
 SAMPLE = 10
 """Number of message ids in a result."""
+Names = list[str]
+EVERYTHING = parse("")
 KINDS = {"dead": (State.DEAD,), "parked": (State.PARKED,), "all": (State.DEAD, State.PARKED)}
 """States by the word that a caller passes. Parked messages are found only by ``parked``, ``all``, or the filter
 ``state=parked``."""
-
-
-@dataclass(frozen=True, slots=True)
-class MoveResult:
-    """Result of a move: the number of messages, and the ids of the first ``SAMPLE``."""
-
-    count: int
-    ids: list[str]
 
 
 class DeadLetterMove(NamedTuple):
@@ -158,61 +154,50 @@ class DeadLetterMove(NamedTuple):
 
 
 class DeadLetterSelection(NamedTuple):
-    """Selection of dead letters, by filter and state, or by id in any state.
+    """Selection of dead letters: by filter and state, by id in any state, or all of a state.
 
     ``limit`` bounds the number of messages; the first to arrive are taken."""
 
     queue: str
     filter: str
     ids: Sequence[str] | None
+    all: bool
     state: str
     limit: int | None = None
 
 
 class DeadLetters:
-    """Operations on dead letters. A move runs in pages of one commit each, so that other commits run in between."""
+    """Operations on dead letters: ``Queues.dead_letters``. A client has the same (``client.admin_calls``).
+
+    ``queue`` is the name of a source queue or of a dead-letter queue. A move runs in pages of one commit each, so that
+    other commits run in between. Every move needs a filter, ids, or ``all=True``."""
 
     def __init__(self, queues: Queues, progress: Callable[[int, int], None] | None = None) -> None:
         """``progress(moved, total)`` is called after each page of a move."""
+        if not isinstance(queues, Queues):
+            raise BadInput("a client has them as its own attribute: client.dead_letters", field="queues")
         self._queues = queues
         self._progress = progress
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def sources(self, queue: str) -> list[str]:
+    def sources(self, queue: str) -> Names:
         """Return the source queues of this name: the queues with this ``dlq.queue``, and the queue of that name."""
         validation.check_queue(queue)
+        return self._queues.read(partial(dead_letter_sources.sources, name=queue))
 
-        def work(transaction: Transaction) -> list[str]:
-            """Find candidates without reading every queue: a queue without a policy uses the default name."""
-            likely = {queue, queue.removesuffix(DLQ_SUFFIX)} - {""}
-            known = {*transaction.queues_with_policy(), *(name for name in likely if transaction.has_queue(name))}
-            if len(queue) >= MAX_DLQ_NAME_CHARS:  # the default name is shortened if the queue name is too long
-                known |= {*transaction.queues(prefix=queue.removesuffix(DLQ_SUFFIX))}
-            return [name for name in sorted(known) if queue in (name, _shown_as(transaction, name))]
-
-        return self._queues.read(work)
-
-    def shown_by(self, queue: str) -> list[str]:
-        """Return the source queues if this name is only an alias for dead letters; an empty list if it is a queue."""
-        sources = self.sources(queue)
-        return [] if queue in sources else sources
-
-    def find(
-        self, queue: str, filter: str = "", state: str = "dead", limit: int | None = None, *, bodies: bool = True
+    def list(
+        self, queue: str, filter: str = "", *, state: str = "dead", limit: int | None = None
     ) -> Iterator[MessageView]:
-        """Yield the matching dead letters, oldest first within each source queue and state."""
+        """Iterate over the matching dead letters, oldest first within each source queue and state.
+
+        ``state`` is ``dead``, ``parked`` or ``all``."""
         node = parse(filter)
-        states = _states(state, node)
-        left = limit
-        for source in self.sources(queue):
-            for wanted in states:
-                for view in search(self._queues, source, wanted, node, bodies=bodies):
-                    if left is not None:
-                        if left <= 0:
-                            return
-                        left -= 1
-                    yield view
+        places = [(source, wanted) for source in self.sources(queue) for wanted in _states(state, node)]
+        found = (view for place in places for view in search(self._queues, *place, node))
+        return islice(
+            found, limit if limit is None else validation.check_count(limit, "limit", least=0, most=MAX_LETTERS)
+        )
 
     def show(self, queue: str, id: str) -> MessageView:
         """Return one dead letter, by either name of its queue."""
@@ -226,23 +211,25 @@ class DeadLetters:
             return view
         raise NotFound(f"no dead letter {id!r} under {queue!r}")
 
-    def stats(self, queue: str) -> dict[str, Any]:
-        """Count dead letters by reason, and by the UTC day of their death (``byDay``); with oldest and newest time."""
+    def stats(self, queue: str | None = None) -> dict[str, Any]:
+        """Count the dead letters of a name, or of all queues (None): by queue, by reason, and by UTC day of death."""
         reasons: Counter[str] = Counter()
         days: dict[str, Counter[str]] = {}
         oldest = newest = None
-        for view in self.find(queue, bodies=False):
-            reason, moment = view.message.reason, view.message.changed_at
-            reasons[reason] += 1
-            days.setdefault(iso(moment)[:10], Counter())[reason] += 1
-            oldest = moment if oldest is None else min(oldest, moment)
-            newest = moment if newest is None else max(newest, moment)
-        sources = self.sources(queue)
+        numbers = dict(self._numbers(queue))
+        for source in [source for source, (dead, _) in numbers.items() if dead]:
+            for view in search(self._queues, source, State.DEAD, EVERYTHING, bodies=False):
+                reason, moment = view.message.reason, view.message.changed_at
+                reasons[reason] += 1
+                days.setdefault(iso(moment)[:10], Counter())[reason] += 1
+                oldest = moment if oldest is None else min(oldest, moment)
+                newest = moment if newest is None else max(newest, moment)
         return {
             "queue": queue,
-            "sources": sources,
+            "sources": [*numbers],
             "total": reasons.total(),
-            "parked": sum(self._queues.counts(source).parked for source in sources),
+            "parked": sum(parked for _, parked in numbers.values()),
+            "byQueue": [{"queue": source, "total": dead, "parked": kept} for source, (dead, kept) in numbers.items()],
             "byReason": dict(reasons.most_common()),
             "byDay": [
                 {"day": day, "total": counted.total(), "byReason": dict(counted.most_common())}
@@ -252,22 +239,34 @@ class DeadLetters:
             "newest": None if newest is None else iso(newest),
         }
 
+    def _numbers(self, queue: str | None) -> Iterator[tuple[str, tuple[int, int]]]:
+        """Yield the dead and parked messages of each source queue. Of all queues, only those that have some."""
+        if queue is not None:
+            sources = self.sources(queue)
+            yield from self._queues.read(partial(_numbers_of, queues=sources))
+            return
+        after, is_first = "", True
+        while after or is_first:
+            page = self._queues.read(partial(_numbers_page, after=after))
+            yield from ((name, found) for name, found in page if any(found))
+            after, is_first = page[-1][0] if len(page) == CARDS_PER_PAGE else "", False
+
     # -- moves ----------------------------------------------------------------------------------------------------
 
-    def requeue(
+    def redrive(
         self,
         queue: str,
         filter: str = "",
         ids: Sequence[str] | None = None,
         *,
+        all: bool = False,
         state: str = "dead",
         limit: int | None = None,
         dry_run: bool = False,
     ) -> MoveResult:
-        """Redrive: make dead letters ready again, in order of arrival, with their attempts reset."""
-        return self._move(
-            DeadLetterMove(State.READY, _redriven), DeadLetterSelection(queue, filter, ids, state, limit), dry_run
-        )
+        """Make dead letters ready again, in order of arrival, with their attempts reset."""
+        choice = DeadLetterSelection(queue, filter, ids, all, state, limit)
+        return self._move(DeadLetterMove(State.READY, _redriven), choice, dry_run)
 
     def quarantine(
         self,
@@ -275,13 +274,13 @@ class DeadLetters:
         filter: str = "",
         ids: Sequence[str] | None = None,
         *,
+        all: bool = False,
         limit: int | None = None,
         dry_run: bool = False,
     ) -> MoveResult:
         """Park dead letters for inspection. Parked messages do not expire and move only on request by state or id."""
-        return self._move(
-            DeadLetterMove(State.PARKED, _parked), DeadLetterSelection(queue, filter, ids, "dead", limit), dry_run
-        )
+        choice = DeadLetterSelection(queue, filter, ids, all, "dead", limit)
+        return self._move(DeadLetterMove(State.PARKED, _parked), choice, dry_run)
 
     def purge(
         self,
@@ -289,17 +288,20 @@ class DeadLetters:
         filter: str = "",
         ids: Sequence[str] | None = None,
         *,
+        all: bool = False,
         state: str = "dead",
         limit: int | None = None,
         dry_run: bool = False,
     ) -> MoveResult:
         """Drop dead letters permanently."""
-        return self._move(
-            DeadLetterMove(State.DROPPED, _dropped), DeadLetterSelection(queue, filter, ids, state, limit), dry_run
-        )
+        choice = DeadLetterSelection(queue, filter, ids, all, state, limit)
+        return self._move(DeadLetterMove(State.DROPPED, _dropped), choice, dry_run)
 
     def _move(self, move: DeadLetterMove, choice: DeadLetterSelection, dry_run: bool) -> MoveResult:
         """Select the messages, then move them page by page. Each page checks state and filter again."""
+        validation.check_selection(choice.filter, choice.ids, all=choice.all)
+        if choice.limit is not None:
+            validation.check_count(choice.limit, "limit", most=MAX_LETTERS)
         node = parse(choice.filter)
         states = _states(choice.state, node) if choice.ids is None else KINDS["all"]
         states = tuple(state for state in states if state is not move.goal)
@@ -332,8 +334,8 @@ class DeadLetters:
         return array("q", sorted(chosen))
 
     def _named(
-        self, choice: DeadLetterSelection, sources: list[str], node: FilterNode, states: Sequence[State], goal: State
-    ) -> list[Message]:
+        self, choice: DeadLetterSelection, sources: Names, node: FilterNode, states: Sequence[State], goal: State
+    ) -> Sequence[Message]:
         """Return the messages named by id. Raise if one is unknown or not a dead letter; then nothing is moved."""
         ids = choice.ids or []
         validation.check_count(len(ids), "ids", most=MAX_PER_CALL)
@@ -358,11 +360,11 @@ class DeadLetters:
         self,
         transaction: Transaction,
         *,
-        seqs: list[int],
+        seqs: Sequence[int],
         node: FilterNode,
         states: Sequence[State],
         move: DeadLetterMove,
-    ) -> list[str]:
+    ) -> Names:
         found = [message for message in transaction.by_seq(seqs) if message is not None and message.state in states]
         found = [view.message for view in matching(transaction, found, node, self._queues.ahead_ms())]
         afters = move.decide(transaction, found, self._queues.now_ms())
@@ -391,9 +393,10 @@ def _dropped(transaction: Transaction, messages: Sequence[Message], now: int) ->
     return [transitions.drop(message, transaction.policy(message.queue), now) for message in messages]
 
 
-def _shown_as(transaction: Transaction, queue: str) -> str:
-    """Return the name of a queue's dead letters, "" if its policy cannot be parsed (edited by hand)."""
-    try:
-        return transaction.policy(queue).dlq.queue
-    except BadPolicy:
-        return ""
+def _numbers_of(transaction: Transaction, queues: Sequence[str]) -> list[tuple[str, tuple[int, int]]]:
+    counts = [(queue, transaction.counts(queue)) for queue in queues]
+    return [(queue, (found.dead, found.parked)) for queue, found in counts]
+
+
+def _numbers_page(transaction: Transaction, after: str) -> list[tuple[str, tuple[int, int]]]:
+    return _numbers_of(transaction, transaction.queues(after, CARDS_PER_PAGE))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from yirangmq.broker import dead_letter_sources
 from yirangmq.broker.expiry_sweeper import ADOPTION_MARK
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.selection import hold_group_followers, swap
@@ -451,7 +452,7 @@ def _policy_text(transaction: Transaction, queue: str) -> str | None:
 def _set_policy(transaction: Transaction, queue: str, text: str) -> None:
     """Set the policy if the queue has none in this store."""
     if transaction.policy_text(queue) is None:
-        transaction.set_policy(queue, text)
+        dead_letter_sources.set_policy(transaction, queue, text)
 
 
 # -- overlap of two active nodes ---------------------------------------------------------------------------------------

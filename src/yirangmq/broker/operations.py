@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
 
-from yirangmq.broker import selection, settle
+from yirangmq.broker import dead_letter_sources, selection, settle
 from yirangmq.broker.admission.admission import AdmissionControl, Admitted, Schemas
 from yirangmq.broker.dispatch.dispatcher import QueueDispatcher
 from yirangmq.broker.dispatch.fan_out import BROADCASTER, publish_outcomes
 from yirangmq.broker.event_buffer import EventBuffer
 from yirangmq.broker.expiry_sweeper import MAX_PER_SWEEP, prune, sweep
-from yirangmq.broker.quota import added_load, check_new_queues, enforce_quota
+from yirangmq.broker.quota import added_load, enforce_quota
 from yirangmq.broker.selection import Head, MessageSelector, StrictOrder
 from yirangmq.broker.settle import MAX_PER_CALL, Leases, Results
 from yirangmq.broker.store_time import StoreTime
@@ -82,8 +82,8 @@ class QueueOperations:
     def publish(self, transaction: Transaction, queue: str, envelopes: Sequence[Envelope]) -> list[AddResult]:
         """Store new envelopes of one queue; they are already validated."""
         now = self.clock.now_ms()
-        if self.defaults.max_queues and not transaction.has_queue(queue):
-            self.check_new_queue(transaction, queue, len(envelopes))
+        if not transaction.has_queue(queue):
+            self._check_new_queue(transaction, queue, len(envelopes))
         if now >= self.store_time.record_at:
             self.store_time.renew_record(transaction)
         policy = transaction.policy(queue)
@@ -156,13 +156,14 @@ class QueueOperations:
         if coming.messages:
             self.enforce_quota(transaction, policy, queue, coming, now)
 
-    def check_new_queue(self, transaction: Transaction, queue: str, count: int) -> None:
-        """Raise ``QuotaExceeded`` if a new queue exceeds the limit; its ``count`` messages are recorded as refused."""
+    def _check_new_queue(self, transaction: Transaction, queue: str, count: int) -> None:
+        """Raise if publishing may not make this queue; its ``count`` messages are recorded as refused."""
         try:
-            check_new_queues(transaction, [queue], self.defaults.max_queues)
-        except QuotaExceeded as error:
+            dead_letter_sources.check_publish(transaction, [queue], self.defaults.max_queues)
+        except QueueError as error:
             self.event_buffer.add(MessagesRefused(queue, error.code, count))
             raise
+        dead_letter_sources.complete(transaction)
 
     def enforce_quota(
         self, transaction: Transaction, policy: QueuePolicy, queue: str, coming: MessageLoad, now: int
@@ -409,7 +410,7 @@ class AtomicBundle:
         """Perform the whole bundle, or raise and change nothing."""
         self._check_leases(transaction, now)
         queues = self.queues()
-        check_new_queues(transaction, queues, operations.defaults.max_queues)
+        dead_letter_sources.check_publish(transaction, queues, operations.defaults.max_queues)
         for queue, envelopes in queues.items():
             _check_quota(transaction, queue, envelopes, now)
         operations.admission.check_all(transaction, queues, now)

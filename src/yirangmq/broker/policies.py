@@ -10,6 +10,7 @@ the new settings."""
 from collections.abc import Mapping
 from typing import Any
 
+from yirangmq.broker import dead_letter_sources
 from yirangmq.broker.admission.admission import AdmissionControl, Schemas, check_schemas
 from yirangmq.broker.cron_scheduler import check_schedules
 from yirangmq.broker.operations import QueueOperations
@@ -51,7 +52,8 @@ def put(
 ) -> None:
     """Store a validated policy document. It takes effect with this commit, also for waiting consumers."""
     check_new_queues(transaction, [queue], operations.defaults.max_queues)
-    transaction.set_policy(queue, None if document is None else dumps(document).decode())
+    dead_letter_sources.complete(transaction)
+    dead_letter_sources.set_policy(transaction, queue, None if document is None else dumps(document).decode())
     operations.touched.add(queue)
     operations.dispatcher.policy_changed(queue, transaction.policy(queue).dispatch)
     operations.event_buffer.add(QueueChanged(queue, what))

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from yirangmq.broker import policies
+from yirangmq.broker import dead_letter_sources, policies
 from yirangmq.broker.admission import dry_run
 from yirangmq.broker.bulk import BulkOperations
 from yirangmq.broker.cron_scheduler import schedule_rows
@@ -32,6 +32,9 @@ from yirangmq.core.policy import show_policy
 from yirangmq.core.ports import AddResult, Clock, Finding, Ids, Store, Transaction
 from yirangmq.format.delivery import MessageDelivery, MessageView
 from yirangmq.format.envelope import NewMessage, build, read
+
+if TYPE_CHECKING:
+    from yirangmq.broker.dead_letters import DeadLetters
 
 Answer = TypeVar("Answer")
 NO_TOPICS = "topics are reached through a server: connect to its address"
@@ -66,6 +69,13 @@ class Queues(AbstractContextManager["Queues"]):
     def topics(self) -> NoReturn:
         """Raise ``Unavailable``: only a server has topics. Exists because the clients have this attribute."""
         raise Unavailable(NO_TOPICS)
+
+    @property
+    def dead_letters(self) -> "DeadLetters":
+        """Dead letters of all queues: list, show, count, redrive, quarantine, purge."""
+        from yirangmq.broker.dead_letters import DeadLetters  # imports this module
+
+        return DeadLetters(self)
 
     # -- producing ------------------------------------------------------------------------------------------------
 
@@ -440,7 +450,7 @@ class Queues(AbstractContextManager["Queues"]):
         validation.check_queue(queue)
 
         def work(transaction: Transaction) -> None:
-            transaction.delete_queue(queue)
+            dead_letter_sources.delete_queue(transaction, queue)
             self._operations.dispatcher.drop_queue(transaction, queue, self._clock.now_ms())
             self._operations.event_buffer.add(QueueChanged(queue, "delete"))
 

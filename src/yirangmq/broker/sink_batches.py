@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from yirangmq.broker.bridge_worker import store_dead_letters
 from yirangmq.broker.commit_jobs import Done, RunInThread
+from yirangmq.broker.dead_letter_sources import check_publish
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.quota import added_load, enforce_quota
 from yirangmq.broker.sink_batch_rows import (
@@ -235,6 +236,7 @@ class SinkBatches:
                 )
         for queue, envelopes in rows.queues.items():
             _check_fit(transaction, queue, envelopes, now)
+        check_publish(transaction, {**rows.queues, **rows.dead}, self._committer.operations.defaults.max_queues)
         self._committer.operations.admission.check_all(transaction, rows.queues, now)
         for queue, found in rows.dead.items():
             _check_fit(transaction, queue, [envelope for envelope, _ in found], now, any_size=bool(new.bad_queue))

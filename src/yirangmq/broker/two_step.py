@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from yirangmq.broker.admission.admission import Admitted
+from yirangmq.broker.dead_letter_sources import check_publish
 from yirangmq.broker.operations import QueueOperations
-from yirangmq.broker.quota import check_growth, check_new_queues
+from yirangmq.broker.quota import check_growth
 from yirangmq.broker.selection import MAX_SWEEPS, IntegrityCheck
 from yirangmq.broker.settle import Results
 from yirangmq.core import transitions, validation
@@ -66,7 +67,7 @@ class Drafts:
 
         ``namespace`` is the queue's name in the HTTP queue if that name is too long for a queue name."""
         now = self._clock.now_ms()
-        check_new_queues(transaction, [queue], self._operations.defaults.max_queues)
+        check_publish(transaction, [queue], self._operations.defaults.max_queues)
         self._found(transaction, queue, namespace)
         until = now + self._operations.defaults.draft_in(transaction.policy(queue))
         members = [(queue, id, rank, now, now, 0, None, _header(rank), b"", False, 0, 0) for id, rank in drafts]

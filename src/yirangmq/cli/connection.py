@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import yirangmq
-from yirangmq.broker.dead_letters import DeadLetters, MoveResult
+from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.cli.output import Screen
 from yirangmq.client.address import SCHEMES as ADDRESSES
@@ -217,44 +217,10 @@ class RemoteTransaction:
         return [parts[0] for parts in views], cursor
 
 
-class RemoteDeadLetters:
-    """Redrive, quarantine and purge of dead letters, done by the server in one call each.
-
-    Searches are not here: they read page by page, as in a store."""
-
-    def __init__(self, queues: Queues) -> None:
-        self._queues = queues
-
-    def requeue(
-        self,
-        queue: str,
-        filter: str = "",
-        ids: Sequence[str] | None = None,
-        *,
-        state: str = "dead",
-        dry_run: bool = False,
-    ) -> MoveResult:
-        return self._move("dlq_requeue", queue=queue, filter=filter, ids=ids, state=state, dry_run=dry_run)
-
-    def quarantine(
-        self, queue: str, filter: str = "", ids: Sequence[str] | None = None, *, dry_run: bool = False
-    ) -> MoveResult:
-        return self._move("dlq_quarantine", queue=queue, filter=filter, ids=ids, dry_run=dry_run)
-
-    def purge(
-        self,
-        queue: str,
-        filter: str = "",
-        ids: Sequence[str] | None = None,
-        *,
-        state: str = "dead",
-        dry_run: bool = False,
-    ) -> MoveResult:
-        return self._move("dlq_purge", queue=queue, filter=filter, ids=ids, state=state, dry_run=dry_run)
-
-    def _move(self, method: str, **values: Any) -> MoveResult:
-        moved = cast("RemoteQueues", self._queues).call(method, **values)
-        return MoveResult(moved["count"], moved["ids"])
+def shown_sources(queues: Queues, name: str) -> list[str]:
+    """Return the source queues whose dead letters this name shows; [] if it is the name of a queue."""
+    sources = queues.dead_letters.sources(name)
+    return [] if name in sources else sources
 
 
 def call(queues: Queues, method: str, **values: Any) -> Any:
@@ -276,10 +242,8 @@ def topic_subscribers(queues: Queues, site: dict[str, Any]) -> list[Any]:
 
 
 def dead_letters(queues: Queues, progress: Callable[[int, int], None]) -> DeadLetters:
-    """Return an object that moves dead letters, in the open store or on the server."""
-    if address_of(queues) is None:
-        return DeadLetters(queues, progress)
-    return cast("DeadLetters", RemoteDeadLetters(queues))
+    """Return the dead letters of the open store, with ``progress``, or those of the server."""
+    return DeadLetters(queues, progress) if address_of(queues) is None else queues.dead_letters
 
 
 # -- choosing and opening a store --------------------------------------------------------------------------------------

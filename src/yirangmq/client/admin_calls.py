@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from yirangmq.core import validation
 from yirangmq.core.errors import QueueError, TooLarge
 from yirangmq.core.message import Counts
+from yirangmq.core.ports import MoveResult
 from yirangmq.format.delivery import MessageView
 from yirangmq.format.envelope import JSON_TYPE, NewMessage
 from yirangmq.format.json_codec import dumps
@@ -196,3 +197,95 @@ async def consumer_wish(client: Caller, id: str, wish: str) -> dict[str, Any]:
     """Request that a consumer does ``pause``, ``resume`` or ``drain``; it obeys within a second. Return its registry
     entry."""
     return dict(await client.call("consumer_wish", id=id, wish=wish))
+
+
+# -- dead letters ------------------------------------------------------------------------------------------------------
+
+Names = list[str]
+LETTERS_PER_PAGE = 500
+MAX_LETTERS = 10**9
+
+
+class AsyncDeadLetters:
+    """Operations on dead letters, as in ``broker.dead_letters``: each runs on the server in one call.
+
+    ``queue`` is the name of a source queue or of a dead-letter queue. Every move needs a filter, ids, or
+    ``all=True``."""
+
+    def __init__(self, client: Caller) -> None:
+        self._client = client
+
+    async def sources(self, queue: str) -> Names:
+        """Return the source queues of this name: the queues with this ``dlq.queue``, and the queue of that name."""
+        return [*await self._client.call("dlq_sources", queue=queue)]
+
+    async def list(
+        self, queue: str, filter: str = "", *, state: str = "dead", limit: int | None = None
+    ) -> AsyncGenerator[MessageView, None]:
+        """Iterate over the matching dead letters, oldest first within each source queue and state.
+
+        ``state`` is ``dead``, ``parked`` or ``all``."""
+        left = MAX_LETTERS if limit is None else validation.check_count(limit, "limit", least=0, most=MAX_LETTERS)
+        cursor, is_first = "", True
+        while left and (cursor or is_first):
+            given = {"filter": filter, "state": state, "limit": min(left, LETTERS_PER_PAGE), "cursor": cursor}
+            found, cursor = unpack(await self._client.call("dlq_find", queue=queue, **given))
+            is_first = False
+            left -= len(found)
+            for parts in found:
+                yield MessageView(*parts)
+
+    async def show(self, queue: str, id: str) -> MessageView:
+        """Return one dead letter, by either name of its queue."""
+        [parts], _ = unpack(await self._client.call("dlq_show", queue=queue, id=validation.check_id(id)))
+        return MessageView(*parts)
+
+    async def stats(self, queue: str | None = None) -> dict[str, Any]:
+        """Count the dead letters of a name, or of all queues (None): by queue, by reason, and by UTC day of death."""
+        return dict(await self._client.call("dlq_stats", **({} if queue is None else {"queue": queue})))
+
+    async def redrive(
+        self,
+        queue: str,
+        filter: str = "",
+        ids: Sequence[str] | None = None,
+        *,
+        all: bool = False,
+        state: str = "dead",
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> MoveResult:
+        """Make dead letters ready again, in order of arrival, with their attempts reset."""
+        return await self._move("dlq_requeue", queue, filter, ids, all=all, state=state, limit=limit, dry_run=dry_run)
+
+    async def quarantine(
+        self,
+        queue: str,
+        filter: str = "",
+        ids: Sequence[str] | None = None,
+        *,
+        all: bool = False,
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> MoveResult:
+        """Park dead letters for inspection. Parked messages do not expire and move only on request by state or id."""
+        return await self._move("dlq_quarantine", queue, filter, ids, all=all, limit=limit, dry_run=dry_run)
+
+    async def purge(
+        self,
+        queue: str,
+        filter: str = "",
+        ids: Sequence[str] | None = None,
+        *,
+        all: bool = False,
+        state: str = "dead",
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> MoveResult:
+        """Drop dead letters permanently."""
+        return await self._move("dlq_purge", queue, filter, ids, all=all, state=state, limit=limit, dry_run=dry_run)
+
+    async def _move(self, method: str, queue: str, filter: str, ids: Sequence[str] | None, **values: Any) -> MoveResult:
+        chosen = None if ids is None else [*ids]
+        moved = await self._client.call(method, queue=queue, filter=filter, ids=chosen, **values)
+        return MoveResult(moved["count"], moved["ids"])

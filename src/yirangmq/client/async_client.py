@@ -44,6 +44,11 @@ class AsyncClient:
         self.topics = AsyncTopics(connection, self)
         """Publish to topics and subscribe to them."""
 
+    @property
+    def dead_letters(self) -> admin_calls.AsyncDeadLetters:
+        """Dead letters of all queues: list, show, count, redrive, quarantine, purge."""
+        return admin_calls.AsyncDeadLetters(self)
+
     # -- the connection -----------------------------------------------------------------------------------------------
 
     async def connect(self) -> "AsyncClient":

@@ -9,6 +9,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
+from yirangmq.client.admin_calls import AsyncDeadLetters
 from yirangmq.client.async_client import AsyncClient
 from yirangmq.client.blocking_transport import run
 from yirangmq.client.producer import AsyncClientSender
@@ -155,6 +156,24 @@ class TopicSubscription:
         self.close()
 
 
+# -- dead letters ------------------------------------------------------------------------------------------------------
+
+
+class ClientDeadLetters:
+    """Dead letters of a server. Thread-safe. The effect of an operation is durable when it returns."""
+
+    def __init__(self, core: AsyncDeadLetters) -> None:
+        self._core = core
+
+    sources = blocking(AsyncDeadLetters.sources)
+    list = iterating(AsyncDeadLetters.list)
+    show = blocking(AsyncDeadLetters.show)
+    stats = blocking(AsyncDeadLetters.stats)
+    redrive = blocking(AsyncDeadLetters.redrive)
+    quarantine = blocking(AsyncDeadLetters.quarantine)
+    purge = blocking(AsyncDeadLetters.purge)
+
+
 # -- queues ------------------------------------------------------------------------------------------------------------
 
 
@@ -208,6 +227,11 @@ class Client:
     @property
     def consumer(self) -> str:
         return self._core.consumer
+
+    @property
+    def dead_letters(self) -> ClientDeadLetters:
+        """Dead letters of all queues: list, show, count, redrive, quarantine, purge."""
+        return ClientDeadLetters(self._core.dead_letters)
 
     @property
     def topics(self) -> ClientTopics:

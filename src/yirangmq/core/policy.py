@@ -258,8 +258,13 @@ def _read_retry(part: Fields) -> RetryPolicy:
     return retry
 
 
+def default_dlq_name(queue: str) -> str:
+    """Return the name of a queue's dead-letter queue where its policy names none."""
+    return queue[: MAX_DLQ_NAME_CHARS - len(DLQ_SUFFIX)] + DLQ_SUFFIX
+
+
 def _read_dlq(part: Fields, queue: str) -> DeadLetterPolicy:
-    given = part.take("queue", queue[: MAX_DLQ_NAME_CHARS - len(DLQ_SUFFIX)] + DLQ_SUFFIX)
+    given = part.take("queue", default_dlq_name(queue))
     name = _named(part.name("queue"), validation.check_queue, given)
     if name == queue:
         raise BadPolicy("must not be the queue itself", field=part.name("queue"))

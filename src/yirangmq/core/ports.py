@@ -6,6 +6,7 @@ error, none of them is."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, cast
@@ -61,6 +62,14 @@ class AddResult(NamedTuple):
     id: str
     duplicate: bool
     refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveResult:
+    """Result of a change of many messages, or of its dry run: their number, and the ids of the first few."""
+
+    count: int
+    ids: list[str]
 
 
 new_change = cast("Callable[[tuple[Message, Message, MessageFailure | None]], Change]", partial(tuple.__new__, Change))

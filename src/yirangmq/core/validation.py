@@ -62,6 +62,17 @@ def check_note(key: object, field: str = "note") -> str:
     return _matching(key, NOTE, field, "up to four names of letters, digits, '.', '-', '_' with '/' between them")
 
 
+def check_selection(filter: str, ids: Sequence[str] | None, *, all: bool) -> None:
+    """Raise ``BadInput`` unless a call selects messages by filter, by ids, or all of them explicitly.
+
+    A forgotten or empty filter must not change every message."""
+    is_selected = ids is not None or bool(filter.strip())
+    if all and is_selected:
+        raise BadInput("together with filter or ids; give one of them", field="all")
+    if not all and not is_selected:
+        raise BadInput("say which messages: a filter, ids, or all", field="filter")
+
+
 def check_consumer(name: object, field: str = "consumerId") -> str:
     return _matching(
         name, CONSUMER, field, "1 to 64 of letters, digits, '.', '-', '_', ':', '@', not starting with '.'"

@@ -211,7 +211,7 @@ class MemoryTransaction:
         return self._state.notes.get(key)
 
     def notes(self, prefix: str) -> dict[str, str]:
-        return {key: text for key, text in sorted(self._state.notes.items()) if key.startswith(prefix)}
+        return dict(sorted(item for item in self._state.notes.items() if item[0].startswith(prefix)))
 
     def set_note(self, key: str, text: str | None) -> None:
         validation.check_note(key)

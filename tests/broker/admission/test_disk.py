@@ -83,6 +83,6 @@ def test_redrive_of_a_damaged_message_checks_its_integrity_again(tmp_path: Path)
     with yirangmq.open(url) as queues:
         for _ in range(2):
             assert queues.lease("mail") == []
-            assert DeadLetters(queues).requeue("mail").count == 1
+            assert DeadLetters(queues).redrive("mail", all=True).count == 1
         assert queues.lease("mail") == []
         assert queues.counts("mail").dead == 1

@@ -79,9 +79,9 @@ def test_abandon_can_be_repeated_after_abandon_all(counter: Counter) -> None:
 
 def test_redrive_all_and_abandon_all_ignore_dead_letters_of_another_queue_listed_here(counter: Counter) -> None:
     """Though they are listed under our name elsewhere."""
+    counter.put(b"")
     counter.queues.set_policy("source", {"dlq": {"queue": "mail"}})
     fail_many(counter, 2, "source")
-    counter.put(b"")
     assert counter.queues.bulk.redrive_failed("mail") == 0
     assert counter.queues.bulk.drop_failed("mail") == 0
     assert counter.stats("source") == {"dead": 2}

@@ -132,8 +132,8 @@ def test_cli_dlq_dry_run_counts_the_selected_messages_and_changes_nothing(
     ("which", "code", "problem", "field"),
     [
         ("", 2, "bad_input", "filter"),
-        ("--all --id a", 2, "bad_input", "--all"),
-        ("--all --filter attempt=1", 2, "bad_input", "--all"),
+        ("--all --id a", 2, "bad_input", "all"),
+        ("--all --filter attempt=1", 2, "bad_input", "all"),
         ("--filter reasonCode=WEATHER", 2, "bad_filter", "filter"),
         ("--id a --id nobody", 3, "not_found", "id"),
         ("--id a --id alive", 4, "wrong_state", "id"),
@@ -170,3 +170,26 @@ def test_cli_dlq_commands_without_dead_letters_report_zero(at: Cli, published: P
     assert "no dead letters under jobs-dlq" in at("dlq list -q jobs-dlq").err
     assert at("dlq stats -q jobs").out == "jobs: 0 dead, 0 parked\n"
     assert at("dlq requeue -q jobs --all --json").json["count"] == 0
+
+
+def test_cli_dlq_stats_without_a_queue_count_all_queues(at: Cli, killed: Killed) -> None:
+    killed("jobs", "a", "b")
+    killed("mail", "c")
+    at("publish -q idle", "1")
+    stats = at("dlq stats --json").json
+    assert (stats["queue"], stats["total"]) == (None, 3)
+    assert [(row["queue"], row["total"]) for row in stats["byQueue"]] == [("jobs", 2), ("mail", 1)]
+    people = at("dlq stats").out
+    assert "all queues: 3 dead, 0 parked" in people
+    assert "jobs" in people
+
+
+@pytest.mark.usefixtures("letters")
+@pytest.mark.parametrize("verb", ["redrive", "requeue", "quarantine", "purge"])
+def test_cli_dlq_limit_takes_the_first_that_arrived(at: Cli, verb: str) -> None:
+    dry = at(f"dlq {verb} -q jobs --all --limit 3 --dry-run --json").json
+    assert (dry["count"], dry["ids"]) == (3, ["a", "b", "c"])
+    assert at(f"dlq {verb} -q jobs --filter reasonCode=TIMEOUT --limit 1 --json").json["ids"] == ["c"]
+    assert ids(at) == ["a", "b", "d"]
+    refused = at(f"dlq {verb} -q jobs --all --limit 0 --json", code=2)
+    assert refused.complaint["field"] == "limit"

@@ -83,7 +83,7 @@ def test_files_by_date_omit_duplicates_and_record_redrive_drop_and_queue_deletio
     queues.nack(queues.lease("q")[0].lease_id, "REJECTED")
     from yirangmq.broker.dead_letters import DeadLetters
 
-    DeadLetters(queues).requeue("q")
+    DeadLetters(queues).redrive("q", all=True)
     queues.drop("q", ["two"])
     queues.delete_queue("q")
     assert kept.told() == [

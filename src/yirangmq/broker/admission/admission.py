@@ -23,7 +23,8 @@ from time import monotonic
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from yirangmq.broker.quota import added_load, check_new_queues, enforce_quota
+from yirangmq.broker.dead_letter_sources import check_publish
+from yirangmq.broker.quota import added_load, enforce_quota
 from yirangmq.core.errors import BadInput, BadPolicy, HookFailed, QueueError, TooLarge, Unfit
 from yirangmq.core.message import RANK_LAST, Envelope, payload_of
 from yirangmq.core.policy import Defaults, QueuePolicy
@@ -225,7 +226,7 @@ class AdmissionControl:
         born: dict[str, list[Envelope]] = {}
         admitted = self._admitted(transaction, queue, chain, envelopes, now, (queue,), born)
         if born:
-            check_new_queues(transaction, {queue: None, **dict.fromkeys(born)}, self._defaults.max_queues)
+            check_publish(transaction, {queue: None, **dict.fromkeys(born)}, self._defaults.max_queues)
         self._check_quota(transaction, born, now)
         return admitted
 
@@ -237,7 +238,7 @@ class AdmissionControl:
             if chain is not None and envelopes:
                 self._admitted(transaction, queue, chain, envelopes, now, (queue,), born)
         if born:
-            check_new_queues(transaction, {**dict.fromkeys(queues), **dict.fromkeys(born)}, self._defaults.max_queues)
+            check_publish(transaction, {**dict.fromkeys(queues), **dict.fromkeys(born)}, self._defaults.max_queues)
             self._check_quota(transaction, {to: [*queues.get(to, ()), *found] for to, found in born.items()}, now)
 
     def clear(

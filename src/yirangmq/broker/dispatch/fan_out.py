@@ -12,8 +12,9 @@ from itertools import islice
 from typing import Protocol
 
 from yirangmq.broker import selection
+from yirangmq.broker.dead_letter_sources import check_publish
 from yirangmq.broker.event_buffer import EventBuffer
-from yirangmq.broker.quota import added_load, check_new_queues
+from yirangmq.broker.quota import added_load
 from yirangmq.broker.selection import Head, MessageSelector, addressed, targets
 from yirangmq.core import transitions, validation
 from yirangmq.core.dispatch import copy_id, is_copy
@@ -171,7 +172,7 @@ def publish_outcomes(
         if policy.dispatch is not None and policy.dispatch.outcomes:
             operations.event_buffer.add(MessagesRefused(queue, "outcomes_of_outcomes", len(reportable)))
             return
-        check_new_queues(transaction, [queue], operations.defaults.max_queues)
+        check_publish(transaction, [queue], operations.defaults.max_queues)
         new = [NewMessage(payload=document(record), type=TYPE) for record in reportable]
         envelopes = [build(queue, one, id, now) for one, id in zip(new, ids.new(len(new)), strict=True)]
         if policy.quota.is_set:

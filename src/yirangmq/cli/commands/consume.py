@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.command import Command
@@ -229,9 +228,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if wants_workers(args):
         return run_workers(args, screen)
     with stopping_on_signals(), connection.open_or_create(args) as queues:
-        shown = DeadLetters(queues).shown_by(args.queue)
+        shown = connection.shown_sources(queues, args.queue)
         if shown:
-            screen.note(f"{args.queue} shows the dead letters of {shown[0]}; see 'yirangmq dlq list' and 'dlq requeue'")
+            screen.note(f"{args.queue} shows the dead letters of {shown[0]}; see 'yirangmq dlq list' and 'dlq redrive'")
         count = 0
         while args.max is None or count < args.max:
             deliveries = _lease_batch(args, queues, count)

@@ -5,7 +5,6 @@ import tempfile
 from pathlib import Path
 
 import yirangmq
-from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import output
 from yirangmq.cli.command import Command
@@ -86,11 +85,11 @@ class DemoSteps:
         self.step("wait for it: it came back after its backoff", message=again.id, attempt=again.attempt)
         self._queues.nack(again.lease_id, Reason.HANDLER_ERROR, "the disk of the archive is still full")
         self.step("nack it once more: out of attempts, so it goes to the dead letters")
-        for view in DeadLetters(self._queues).find(f"{QUEUE}-dlq"):
+        for view in self._queues.dead_letters.list(f"{QUEUE}-dlq"):
             self.step("the dead letter, under its queue's other name", record=view.record())
 
     def redrive(self) -> None:
-        moved = DeadLetters(self._queues).requeue(f"{QUEUE}-dlq", "reasonCode=HANDLER_ERROR")
+        moved = self._queues.dead_letters.redrive(f"{QUEUE}-dlq", "reasonCode=HANDLER_ERROR")
         self.step("the disk has space again: requeue by reason", moved=moved.count)
         last = self._queues.lease(QUEUE)[0]
         self._queues.ack(last.lease_id)

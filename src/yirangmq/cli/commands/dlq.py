@@ -1,6 +1,7 @@
-"""Commands ``dlq list | show | stats | requeue | quarantine | purge``: dead letters of a queue.
+"""Commands ``dlq list | show | stats | redrive | quarantine | purge``: dead letters of a queue.
 
-Commands that move letters need a filter, ids or ``--all``, because a forgotten filter must not move everything."""
+Commands that move letters need a filter, ids or ``--all``, because a forgotten filter must not move everything.
+``requeue`` is another name of ``redrive``."""
 
 import argparse
 import json
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-from yirangmq.broker.dead_letters import KINDS, DeadLetters, MoveResult
+from yirangmq.broker.dead_letters import KINDS, DeadLetters
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import shorten_instant
 from yirangmq.cli.command import Command
@@ -17,7 +18,7 @@ from yirangmq.cli.output import ProgressBar, Screen
 from yirangmq.cli.render import dead_letter_record, dead_letter_row
 from yirangmq.cli.table import TableColumn
 from yirangmq.core import validation
-from yirangmq.core.errors import BadInput
+from yirangmq.core.ports import MoveResult
 from yirangmq.format.json_codec import loads
 
 SHOWN = 100
@@ -43,7 +44,7 @@ def show_options(parser: argparse.ArgumentParser) -> None:
 
 
 def stats_options(parser: argparse.ArgumentParser) -> None:
-    arguments.queue(parser, what=QUEUE_HELP)
+    arguments.queue(parser, needed=False, what=f"{QUEUE_HELP} (default: all queues)")
     arguments.store(parser)
 
 
@@ -65,6 +66,7 @@ def _which_options(parser: argparse.ArgumentParser) -> None:
     arguments.filter_option(parser)
     parser.add_argument("--id", action="append", metavar="ID", help="this one; may be repeated")
     parser.add_argument("--all", action="store_true", help="all of them")
+    parser.add_argument("--limit", type=int, metavar="N", help="at most this many, the first that arrived")
 
 
 def _state_option(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +80,7 @@ def run_list(args: argparse.Namespace, screen: Screen) -> int:
     if args.limit is not None:
         validation.check_count(args.limit, "limit", most=10**9)
     with connection.open_read_only(args, screen) as queues:
-        found = DeadLetters(queues).find(args.queue, args.filter, args.state)
+        found = queues.dead_letters.list(args.queue, args.filter, state=args.state)
         if args.records or screen.json:
             for view in islice(found, args.limit):
                 screen.line(dead_letter_record(view)) if args.records else screen.document(dead_letter_row(view))
@@ -105,6 +107,8 @@ COLUMNS = (
     TableColumn("reasonMessage", shrinks=True),
 )
 
+BY_QUEUE = (TableColumn("queue", shrinks=True), TableColumn("dead", right=True), TableColumn("parked", right=True))
+
 
 def _cell(row: dict[str, Any], name: str) -> object:
     return shorten_instant(row[name]) if name == "failedAt" else row[name]
@@ -112,7 +116,7 @@ def _cell(row: dict[str, Any], name: str) -> object:
 
 def run_show(args: argparse.Namespace, screen: Screen) -> int:
     with connection.open_read_only(args, screen) as queues:
-        record = dead_letter_record(DeadLetters(queues).show(args.queue, args.id))
+        record = dead_letter_record(queues.dead_letters.show(args.queue, args.id))
     if screen.json:
         screen.line(record)
     else:
@@ -122,11 +126,11 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
 
 def run_stats(args: argparse.Namespace, screen: Screen) -> int:
     with connection.open_read_only(args, screen) as queues:
-        stats = DeadLetters(queues).stats(args.queue)
+        stats = queues.dead_letters.stats(args.queue)
     if screen.json:
         screen.document({"ok": True, **stats})
         return output.OK
-    screen.report(f"{args.queue}: {stats['total']} dead, {stats['parked']} parked")
+    screen.report(f"{args.queue or 'all queues'}: {stats['total']} dead, {stats['parked']} parked")
     if stats["total"]:
         screen.report(f"oldest {shorten_instant(stats['oldest'])}  newest {shorten_instant(stats['newest'])}")
         screen.report()
@@ -139,37 +143,44 @@ def run_stats(args: argparse.Namespace, screen: Screen) -> int:
         rows = [[day["day"], *(day["byReason"].get(code, 0) for code in codes), day["total"]] for day in stats["byDay"]]
         rows.append(["all", *stats["byReason"].values(), stats["total"]])
         screen.table(columns, rows)
+    if len(stats["byQueue"]) > 1 or (args.queue is None and stats["byQueue"]):
+        screen.report()
+        counted = [[row["queue"], row["total"], row["parked"]] for row in stats["byQueue"]]
+        screen.table(BY_QUEUE, counted)
     return output.OK
 
 
-# -- requeue, quarantine and purge -------------------------------------------------------------------------------------
+# -- redrive, quarantine and purge -------------------------------------------------------------------------------------
 
 
-def run_requeue(args: argparse.Namespace, screen: Screen) -> int:
+def run_redrive(args: argparse.Namespace, screen: Screen) -> int:
     with _open_dead_letters(args, screen) as dead_letters:
-        moved = dead_letters.requeue(args.queue, args.filter, args.id, state=args.state, dry_run=args.dry_run)
+        moved = dead_letters.redrive(**_chosen(args), state=args.state)
     return _report(args, screen, "requeued", moved)
 
 
 def run_quarantine(args: argparse.Namespace, screen: Screen) -> int:
     with _open_dead_letters(args, screen) as dead_letters:
-        moved = dead_letters.quarantine(args.queue, args.filter, args.id, dry_run=args.dry_run)
+        moved = dead_letters.quarantine(**_chosen(args))
     return _report(args, screen, "quarantined", moved)
 
 
 def run_purge(args: argparse.Namespace, screen: Screen) -> int:
     with _open_dead_letters(args, screen) as dead_letters:
-        moved = dead_letters.purge(args.queue, args.filter, args.id, state=args.state, dry_run=args.dry_run)
+        moved = dead_letters.purge(**_chosen(args), state=args.state)
     return _report(args, screen, "purged", moved)
+
+
+def _chosen(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments that all moves have."""
+    names = ("queue", "filter", "all", "limit", "dry_run")
+    return {**{name: getattr(args, name) for name in names}, "ids": args.id}
 
 
 @contextmanager
 def _open_dead_letters(args: argparse.Namespace, screen: Screen) -> Iterator[DeadLetters]:
-    """Check that the options select dead letters, then open them. A forgotten filter must not move everything."""
-    if args.all and (args.filter or args.id):
-        raise BadInput("together with --filter or --id; give one of them", field="--all")
-    if not (args.all or args.filter or args.id):
-        raise BadInput("say which ones: --filter TEXT, --id ID or --all", field="filter")
+    """Open the dead letters. A command without a selection is refused before it creates a store."""
+    validation.check_selection(args.filter, args.id, all=args.all)
     with connection.open_or_create(args) as queues, ProgressBar(args.verb, None, shown=screen.shows_progress) as show:
         yield connection.dead_letters(queues, lambda done, total: show(done, f"of {total:,}"))
 
@@ -183,6 +194,18 @@ def _report(args: argparse.Namespace, screen: Screen, did: str, moved: MoveResul
     return output.OK
 
 
+REDRIVE = Command(
+    about="Make dead letters ready again, first arrived first, with their attempts reset. Parked ones "
+    "stay, unless --id, --state parked or a filter 'state=parked' names them.",
+    examples=(
+        ("those that timed out", "yirangmq dlq redrive --queue telemetry-dlq --filter reasonCode=TIMEOUT"),
+        ("the first hundred of them", "yirangmq dlq redrive --queue telemetry --filter reasonCode=TIMEOUT --limit 100"),
+        ("how many would that be?", "yirangmq dlq redrive --queue telemetry --all --dry-run"),
+        ("one", "yirangmq dlq redrive --queue telemetry --id 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
+    ),
+    options=move_options,
+    run=run_redrive,
+)
 SUBCOMMANDS = {
     "list": (
         "list them, oldest first",
@@ -218,6 +241,7 @@ SUBCOMMANDS = {
         Command(
             about="Count dead letters by reason, and how they grew day by day (UTC).",
             examples=(
+                ("of all queues", "yirangmq dlq stats"),
                 ("for people", "yirangmq dlq stats --queue telemetry"),
                 ("for programs", "yirangmq dlq stats --queue telemetry-dlq --json"),
             ),
@@ -225,20 +249,8 @@ SUBCOMMANDS = {
             run=run_stats,
         ),
     ),
-    "requeue": (
-        "send them round again",
-        Command(
-            about="Make dead letters ready again, first arrived first, with their attempts reset. Parked ones "
-            "stay, unless --id, --state parked or a filter 'state=parked' names them.",
-            examples=(
-                ("those that timed out", "yirangmq dlq requeue --queue telemetry-dlq --filter reasonCode=TIMEOUT"),
-                ("how many would that be?", "yirangmq dlq requeue --queue telemetry --all --dry-run"),
-                ("one", "yirangmq dlq requeue --queue telemetry --id 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
-            ),
-            options=move_options,
-            run=run_requeue,
-        ),
-    ),
+    "redrive": ("make them ready again", REDRIVE),
+    "requeue": ("the same as redrive", REDRIVE),
     "quarantine": (
         "set them aside",
         Command(
@@ -271,7 +283,7 @@ COMMANDS = {
         examples=(
             ("what is there, and why", "yirangmq dlq stats --queue telemetry"),
             ("look at them", "yirangmq dlq list --queue telemetry-dlq"),
-            ("send some round again", "yirangmq dlq requeue --queue telemetry-dlq --filter reasonCode=TIMEOUT"),
+            ("make some ready again", "yirangmq dlq redrive --queue telemetry-dlq --filter reasonCode=TIMEOUT"),
         ),
         subcommands=SUBCOMMANDS,
     )

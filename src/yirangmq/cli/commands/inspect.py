@@ -5,7 +5,7 @@ import os
 from itertools import islice
 from typing import Any
 
-from yirangmq.broker.dead_letters import DeadLetters, search
+from yirangmq.broker.dead_letters import search
 from yirangmq.broker.queries import STATES, TOTALS
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
@@ -39,7 +39,7 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
     unused = connection.unused_store(args, os.environ)
     limit = watch.limit_of(args, screen)
     with connection.open_read_only(args, screen) as queues:
-        shown = DeadLetters(queues).shown_by(args.queue) if args.queue is not None else []
+        shown = connection.shown_sources(queues, args.queue) if args.queue is not None else []
         site = watch.page(queues, limit=1)
         if args.queue is not None:
             rows = watch.rows_of_queues(queues, shown or [args.queue])

@@ -8,7 +8,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import attribute, open_input, read_input
@@ -53,12 +52,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     _check(args)
     with connection.open_or_create(args) as queues:
-        shown = DeadLetters(queues).shown_by(args.queue)
-        if shown:
-            raise BadInput(
-                f"{args.queue!r} shows the dead letters of {shown[0]!r}; publish there, or name another queue",
-                field="queue",
-            )
         if args.lines:
             return _publish_lines(args, queues, screen)
         return _publish_one(args, queues, screen)

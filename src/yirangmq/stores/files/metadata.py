@@ -97,7 +97,7 @@ def note_keys(root: str, prefix: str) -> list[str]:
     """Return the keys of all notes that begin with ``prefix``."""
     folder = f"{root}/{FOLDER}"
     found = []
-    for path, folders, names in os.walk(folder):
+    for path, folders, names in os.walk(os.path.dirname(f"{folder}/{prefix}")):
         folders[:] = [name for name in folders if name[0] != "."]
         for name in names:
             key = os.path.relpath(f"{path}/{name}", folder)

@@ -290,3 +290,15 @@ def test_queue_config_list_spans_pages_and_names_only_queues_with_mq_settings(
         )
 
     play(scene)
+
+
+def test_queue_config_of_a_dead_letter_queue_makes_a_queue_that_takes_messages(play: Play) -> None:
+    """H-35: a configuration is explicit, so it makes the queue; from then on the name is a queue and no mere view."""
+
+    async def scene(stage: MqServer) -> None:
+        await stage.put(queue="mail")
+        assert (await stage.admin("PUT", "mq/mail-dlq/config/concurrency", b"1")).status == 204
+        await stage.put(queue="mail-dlq")
+        assert await stage.stats("mail-dlq") == {"waiting": 1}
+
+    play(scene)

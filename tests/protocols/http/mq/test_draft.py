@@ -129,3 +129,17 @@ def test_full_disk_rejects_drafts_and_content_with_507_while_consuming_continues
         await stage.say(id, "complete")
 
     play(scene)
+
+
+def test_draft_in_a_dead_letter_queue_is_refused_and_makes_no_queue(play: Play) -> None:
+    """H-03: a draft publishes, so the rule of every protocol holds: not into a name that shows dead letters."""
+
+    async def scene(stage: MqServer) -> None:
+        await stage.put(queue="mail")
+        answer = await stage.ask("POST", "/mq/mail-dlq/messages", b'{"priority":null}', JSON)
+        assert answer.status == 400
+        assert b"shows the dead letters of 'mail'" in answer.body
+        assert (await stage.ask("GET", "/mq")).body.count(b"mail") == 1
+        assert stage.queues.queues() == ["mail"]
+
+    play(scene)

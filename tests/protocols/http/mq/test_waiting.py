@@ -189,7 +189,7 @@ def test_wait_list_is_woken_by_a_redriven_message(play: Play, way: str) -> None:
             case "all":
                 assert (await stage.ask("PATCH", "/mq/q/failed-messages/renew")).status == 204
             case "another door":
-                DeadLetters(stage.queues).requeue("q")
+                DeadLetters(stage.queues).redrive("q", all=True)
                 stage.desk.notify_external_change()
         assert await served(peer) == id
 

@@ -171,6 +171,13 @@ def test_dead_letter_stats_count_by_reason_and_day(web: Web) -> None:
     assert [(day["day"], day["total"]) for day in stats["byDay"]] == [("2026-01-13", 3)]
 
 
+def test_dead_letter_stats_of_all_queues_count_each_queue(web: Web) -> None:
+    bury(web, 2)
+    stats = web.good("GET", "/v1/dead-letters/stats")
+    assert (stats["queue"], stats["total"]) == (None, 2)
+    assert stats["byQueue"] == [{"queue": "mail", "total": 2, "parked": 0}]
+
+
 @pytest.mark.parametrize(("verb", "after"), [("redrive", "ready"), ("quarantine", "parked"), ("purge", "dropped")])
 def test_dead_letter_dry_run_moves_nothing_and_then_filter_ids_or_all_move_them(
     web: Web, verb: str, after: str

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from yirangmq.broker.dead_letters import KINDS
-from yirangmq.core.errors import BadInput, NotFound, PayloadDamaged
+from yirangmq.core.errors import NotFound, PayloadDamaged
 from yirangmq.core.topics import NewRecord
 from yirangmq.format import cloudevents
 from yirangmq.format.delivery import MessageView
@@ -150,7 +150,6 @@ def stats(call: EndpointCall) -> None:
 def _move_handler(method: str) -> EndpointHandler:
     def handler(call: EndpointCall) -> None:
         values = call.values()
-        _check_selection(values)
 
         def reply(moved: dict[str, Any]) -> None:
             call.reply({"queue": values["queue"], **moved, "dryRun": values["dry_run"]})
@@ -160,23 +159,12 @@ def _move_handler(method: str) -> EndpointHandler:
     return handler
 
 
-def _check_selection(values: dict[str, Any]) -> None:
-    """Raise ``BadInput`` unless exactly one selection is given, so that a forgotten filter does not move everything.
-
-    The selections are ``all``, or filter and ids."""
-    wants_all = values.pop("all")
-    if wants_all and (values["filter"] or "ids" in values):
-        raise BadInput("together with filter or ids; give one of them", field="all")
-    if not (wants_all or values["filter"] or "ids" in values):
-        raise BadInput('say which ones: filter, ids, or "all": true', field="filter")
-
-
 DEAD_LETTERS = "/v1/queues/{queue}/dead-letters"
 DEAD_LETTER_STATE = Field("state", choice(*KINDS), "the dead ones, those set aside (parked), or all", "dead")
 WHICH = (
     FILTER,
     Field("ids", many(MESSAGE_ID), "these, whatever their state; all must be dead letters, or nothing moves"),
-    Field("all", BOOLEAN, "all of them", False),
+    Field("all", BOOLEAN, "all of them; needed where there is neither filter nor ids", False),
     Field("limit", whole(1, 10**9), "at most so many, the oldest first"),
     Field("dryRun", BOOLEAN, "say what would happen and change nothing", False, key="dry_run"),
 )
@@ -187,6 +175,7 @@ DEAD_LETTER_ENDPOINTS = (
              ref("Page"), query=(FILTER, DEAD_LETTER_STATE, LIMIT, CURSOR), refusals=("bad_filter",)),
     Endpoint("GET", f"{DEAD_LETTERS}/stats", "How many, why, and how they grew by the day", stats, "dead letters",
              "look", ref("Stats")),
+    Endpoint("GET", "/v1/dead-letters/stats", "The same, of all queues", stats, "dead letters", "look", ref("Stats")),
     Endpoint("GET", f"{DEAD_LETTERS}/{{id}}", "One dead letter and its history", show, "dead letters", "look", STORY,
              refusals=("not_found", "wrong_state")),
     Endpoint("POST", f"{DEAD_LETTERS}/redrive", "Back in line, first arrived first, attempts reset",

@@ -219,10 +219,11 @@ COMPONENTS: dict[str, Schema] = {
     "Moved": struct(queue=TEXT, count=COUNT, ids=items(TEXT), dryRun=FLAG),
     "PolicyInForce": struct(queue=TEXT, policy=ref("Policy"), set=some(ref("Policy"))),
     "Stats": struct(
-        queue=TEXT,
+        queue=some(TEXT),
         sources=items(TEXT),
         total=COUNT,
         parked=COUNT,
+        byQueue=items(struct(queue=TEXT, total=COUNT, parked=COUNT)),
         byReason=table(COUNT),
         byDay=items(struct(day=TEXT, total=COUNT, byReason=table(COUNT))),
         oldest=some(INSTANT),
