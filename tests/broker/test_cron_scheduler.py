@@ -68,6 +68,14 @@ def test_schedule_message_may_be_an_envelope_or_a_payload() -> None:
     assert (second.id, bytes(second.payload)) == ("wrapped-20260113T092200Z", b"[1,2]")
 
 
+def test_schedule_message_with_a_payload_is_an_envelope_because_the_schedule_gives_its_id() -> None:
+    house = ScheduleServer()
+    schedule(house, tick(name="a", message={"payload": {"n": 1}}), tick(name="b", message={"type": "no payload"}))
+    house.pass_time(MINUTE)
+    first, second = house.client.lease("mail", 9)
+    assert [bytes(one.payload) for one in (first, second)] == [b'{"n":1}', b'{"type":"no payload"}']
+
+
 def test_schedule_publishes_no_tick_twice_after_a_restart() -> None:
     house = ScheduleServer()
     schedule(house, tick())

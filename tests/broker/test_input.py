@@ -40,7 +40,7 @@ CALLS: list[tuple[str, str, Call]] = [
     ("bad_input", "document", lambda q: q.publish_text("mail", ["1"])),  # type: ignore[list-item]
     ("bad_input", "document", lambda q: q.publish_text("mail", [b"1", b"\xff"])),
     ("bad_input", "queue", lambda q: q.publish_text("mail", [b'{"messageId":"m","queue":"post","payload":1}'])),
-    ("bad_input", "timestamp", lambda q: q.publish_text("mail", [b'{"timestamp":"now","payload":1}'])),
+    ("bad_input", "timestamp", lambda q: q.publish_text("mail", [b'{"messageId":"m","timestamp":"now","payload":1}'])),
     ("bad_input", "delay", lambda q: q.publish_text("mail", [b"1"], delay=-1)),
     ("bad_input", "queue", lambda q: q.lease("a/b")),
     ("bad_input", "limit", lambda q: q.lease("mail", 0)),
@@ -196,7 +196,9 @@ def test_json_schema_violation_makes_a_dead_letter_whose_record_names_the_field(
 
 
 def test_json_schema_makes_a_number_beyond_the_float_range_a_dead_letter(readings: Queues) -> None:
-    [receipt] = readings.publish_text("mail", [b'{"type":"reading","version":1,"payload":{"temp":1e400}}'])
+    [receipt] = readings.publish_text(
+        "mail", [b'{"messageId":"m","type":"reading","version":1,"payload":{"temp":1e400}}']
+    )
     assert receipt.refused.startswith("payload: ")
     assert readings.counts("mail") == Counts(dead=1, published=1, failed=1)
 

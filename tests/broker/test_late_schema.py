@@ -51,7 +51,7 @@ def test_json_schema_applies_to_a_file_dropped_into_the_inbox_folder(tmp_path: P
     with open_for_test(f"files:{tmp_path}") as queues:
         queues.set_policy("mail", WARM)
         for name, payload in (("bad", {"n": 1}), ("good", {"temp": 1})):
-            text = json.dumps({"type": "reading", "payload": payload})
+            text = json.dumps({"messageId": name, "type": "reading", "payload": payload})
             (tmp_path / "mail" / "inbox" / f"{name}.json").write_text(text)
         assert [delivery.value() for delivery in queues.lease("mail", 9)] == [{"temp": 1}]
         assert queues.counts("mail").dead == 1

@@ -142,6 +142,17 @@ def test_publish_text_accepts_envelopes_and_bare_payloads(queues: Any) -> None:
     assert queues.show("mail", "a").envelope.payload == b'{"n": 1.0}'
 
 
+def test_publish_text_reads_an_envelope_by_the_rule_of_every_protocol(everyones: Any) -> None:
+    """On an opened store and by both faces of the client."""
+    user, whole = b'{"type":"order","payload":{"n":1}}', b'{"messageId":"m","payload":1}'
+    everyones.publish_text("mail", [user, whole])
+    everyones.publish_text("mail", [user], read_as="envelope")
+    everyones.publish_text("mail", [whole], read_as="payload")
+    sent = [view.envelope for view in everyones.peek("mail")]
+    assert [one.payload for one in sent] == [user, b"1", b'{"n":1}', whole]
+    assert ["order" in one.header for one in sent] == [False, False, True, False]
+
+
 def test_dedup_by_message_id_or_key_is_reported(queues: Any) -> None:
     queues.publish("mail", NewMessage(payload=1, id="one", deduplication_key="k"))
     again, other = queues.publish_many(

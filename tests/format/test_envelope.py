@@ -15,7 +15,18 @@ from yirangmq.core.policy import read_policy
 from yirangmq.core.states import State
 from yirangmq.format import delivery
 from yirangmq.format.delivery import MessageDelivery, MessageView
-from yirangmq.format.envelope import MAX_HEADER, NewMessage, as_json, build, header_of, iso, payload_value, read
+from yirangmq.format.envelope import (
+    MAX_HEADER,
+    NewMessage,
+    as_json,
+    build,
+    header_of,
+    is_envelope,
+    iso,
+    members_of,
+    payload_value,
+    read,
+)
 
 NOW = 1_768_267_260_000
 QUEUE = "telemetry"
@@ -123,6 +134,11 @@ BARE = [
     b'{"temp":36.1}',
     b'{"payload":1}',
     b'{"type":"t","value":1}',
+    b'{"type":"t","payload":1}',
+    b'{"type":"t","version":1,"attributes":{"priority":0},"traceId":"t","groupId":"g","payload":{"a":1}}',
+    b'{"timestamp":"yesterday","deduplicationKey":"","targetConsumerId":7,"payload":1}',
+    b'{"messageId":"x"}',
+    b'{"payloadBase64":"AA==","type":"t"}',
     b'{"messageId":"x","data":{"payload":1}}',
     b' \n{"temp" : 1}\t',
 ]
@@ -141,9 +157,33 @@ def test_envelope_is_built_around_any_json_that_is_not_an_envelope(text: bytes) 
     }
 
 
-def test_envelope_needs_only_a_payload_and_a_single_known_member() -> None:
-    envelope = taken(b'{"traceId":"t","payload":1}')
+def test_envelope_needs_message_id_and_payload_and_nothing_else() -> None:
+    """The rule of every protocol, command and store; a null id is assigned."""
+    envelope = taken(b'{"messageId":"m","payload":1}')
+    assert (envelope.id, envelope.header, envelope.payload) == ("m", "", b"1")
+    assert taken(b'{"messageId":null,"payload":1}').id == "fallback"
+    for text, expected in (
+        (b'{"messageId":"m","payload":1,"mine":2}', True),
+        (b'{"messageId":"m","payloadBase64":"AA=="}', True),
+        (b'{"messageId":"m"}', False),
+        (b'{"payload":1,"type":"t","timestamp":"2026-01-13T10:21:00Z"}', False),
+        (b"[]", False),
+    ):
+        assert is_envelope(members_of(text)) is expected, text
+
+
+def test_envelope_or_payload_may_be_forced() -> None:
+    envelope = taken(b'{"traceId":"t","payload":1}', read_as="envelope")
     assert (envelope.id, envelope.header, envelope.payload) == ("fallback", '{"traceId":"t"}', b"1")
+    whole = b'{"messageId":"m","payload":1}'
+    assert (taken(whole, read_as="payload").id, taken(whole, read_as="payload").payload) == ("fallback", whole)
+    for text in (b"1", b'{"messageId":"m"}'):
+        with pytest.raises(BadInput, match="is no envelope") as caught:
+            taken(text, read_as="envelope")
+        assert caught.value.field == "document"
+    with pytest.raises(BadInput, match="must be one of envelope, payload") as caught:
+        taken(b"1", read_as="text")
+    assert caught.value.field == "as"
 
 
 def test_envelope_keeps_unknown_members() -> None:

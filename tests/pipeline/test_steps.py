@@ -47,10 +47,26 @@ def test_parse_envelope_makes_columns_and_keeps_the_bytes(spark: SparkSession) -
 
 
 def test_parse_envelope_of_a_bare_payload_makes_all_of_it_payload(spark: SparkSession) -> None:
-    found = steps.parse_envelope(rows_of(spark, b'{"id": 7}', b"[1]", b'"word"', b'{"payload": 1}')).orderBy("n")
-    assert [row["payload"] for row in found.collect()] == ['{"id": 7}', "[1]", '"word"', '{"payload": 1}']
-    assert errors_of(found) == [[], [], [], []]
+    texts = ['{"id": 7}', "[1]", '"word"', '{"payload": 1}', '{"type": "order", "payload": {"id": 7}}']
+    found = steps.parse_envelope(rows_of(spark, *(text.encode() for text in texts))).orderBy("n")
+    assert [row["payload"] for row in found.collect()] == texts
+    assert errors_of(found) == [[]] * len(texts)
     assert found.where("type is not null or message_id is not null").count() == 0
+
+
+def test_parse_envelope_needs_message_id_and_payload(spark: SparkSession) -> None:
+    """The rule of docs/envelope.md, also where one of the two is null."""
+    texts = (
+        b'{"messageId": null, "type": "t", "payload": 1}',
+        b'{"messageId": "m", "payload": null}',
+        b'{"messageId": "m"}',
+    )
+    found = steps.parse_envelope(rows_of(spark, *texts)).orderBy("n").collect()
+    assert [(row["message_id"], row["type"], row["payload"]) for row in found] == [
+        (None, "t", "1"),
+        ("m", None, "null"),
+        (None, None, '{"messageId": "m"}'),
+    ]
 
 
 def test_parse_envelope_of_invalid_json_or_null_adds_a_named_error(spark: SparkSession) -> None:

@@ -94,15 +94,22 @@ class WebQueues:
         return self.publish_many(queue, [message])[0]
 
     def publish_many(self, queue: str, messages: Iterable[object]) -> list[AddResult]:
-        path = f"{_path(queue)}/messages"
+        path = f"{_path(queue)}/messages?as=envelope"
         validation.check_many(messages, "messages")
         documents = [_document(message) for message in messages]
         return self._stored(path, documents) if documents else []
 
     def publish_text(
-        self, queue: str, texts: Iterable[bytes], *, delay: float | None = 0, ttl: float | None = None
+        self,
+        queue: str,
+        texts: Iterable[bytes],
+        *,
+        delay: float | None = 0,
+        ttl: float | None = None,
+        read_as: str | None = None,
     ) -> list[AddResult]:
-        times = {name: value for name, value in {"delaySec": delay, "ttlSec": ttl}.items() if value is not None}
+        given_times = {"delaySec": delay, "ttlSec": ttl, "as": read_as}
+        times = {name: value for name, value in given_times.items() if value is not None}
         given: Iterable[object] = texts
         documents = [text if isinstance(text, bytes) else b"\xff" for text in given]
         return self._stored(f"{_path(queue)}/messages?{urlencode(times)}", documents)

@@ -70,7 +70,7 @@ class Served:
     def publish(self, queue: str, *values: object) -> None:
         for begin in range(0, len(values), 500):
             body = [{"payload": value, "type": "made"} for value in values[begin : begin + 500]]
-            self.ask("POST", f"/v1/queues/{queue}/messages", body)
+            self.ask("POST", f"/v1/queues/{queue}/messages?as=envelope", body)
 
     def payloads(self, queue: str, state: str = "ready") -> list[bytes]:
         """In the order of the line."""

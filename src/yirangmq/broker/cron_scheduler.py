@@ -8,7 +8,7 @@ The timer fires at a set time, and immediately when this process changed a polic
 Committer's thread only."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from yirangmq.core.events import Event, QueueChanged
 from yirangmq.core.message import Envelope
 from yirangmq.core.policy import QueuePolicy, Schedule
 from yirangmq.core.ports import Clock, Transaction
-from yirangmq.format.envelope import iso, read
+from yirangmq.format.envelope import ENVELOPE, PAYLOAD, iso, read
 from yirangmq.format.json_codec import dumps
 
 # -- schedules ---------------------------------------------------------------------------------------------------------
@@ -61,7 +61,10 @@ def envelope_of(tick: Tick, now: int) -> Envelope:
 
 
 def _read(queue: str, schedule: Schedule, id: str, now: int) -> Envelope:
-    return read(queue, dumps(schedule.message), id, now)
+    """Build the message of a schedule. The schedule gives its id, so any object with a payload is an envelope."""
+    message = schedule.message
+    has_payload = isinstance(message, Mapping) and not {"payload", "payloadBase64"}.isdisjoint(message)
+    return read(queue, dumps(message), id, now, read_as=ENVELOPE if has_payload else PAYLOAD)
 
 
 def schedule_rows(transaction: Transaction, now: int, queue: str | None = None) -> list[dict[str, Any]]:

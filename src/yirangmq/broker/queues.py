@@ -95,14 +95,23 @@ class Queues(AbstractContextManager["Queues"]):
         )
 
     def publish_text(
-        self, queue: str, texts: Iterable[bytes], *, delay: float | None = 0, ttl: float | None = None
+        self,
+        queue: str,
+        texts: Iterable[bytes],
+        *,
+        delay: float | None = 0,
+        ttl: float | None = None,
+        read_as: str | None = None,
     ) -> list[AddResult]:
-        """Publish JSON documents: envelopes unchanged, any other document as a payload."""
+        """Publish JSON documents. One with ``messageId`` and ``payload`` is an envelope, any other is a payload.
+
+        ``read_as="envelope"`` or ``read_as="payload"`` decides that for all of them."""
         validation.check_queue(queue)
         batch = list(texts)
         now = self._clock.now_ms()
         made = zip(batch, self._ids.new(len(batch)), strict=True)
-        return self.publish_envelopes(queue, [read(queue, text, id, now, delay=delay, ttl=ttl) for text, id in made])
+        envelopes = [read(queue, text, id, now, delay=delay, ttl=ttl, read_as=read_as) for text, id in made]
+        return self.publish_envelopes(queue, envelopes)
 
     def sender(
         self, queue: str, window: int = 64, *, on_receipt: Callable[[AddResult], object] | None = None

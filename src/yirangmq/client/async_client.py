@@ -124,13 +124,22 @@ class AsyncClient:
         return await self._publish(queue, list(made) if producer.needs_validation(messages) else made)
 
     async def publish_text(
-        self, queue: str, texts: Iterable[bytes], *, delay: float | None = 0, ttl: float | None = None
+        self,
+        queue: str,
+        texts: Iterable[bytes],
+        *,
+        delay: float | None = 0,
+        ttl: float | None = None,
+        read_as: str | None = None,
     ) -> list[AddResult]:
-        """Publish JSON documents. Envelopes are published as they are; any other document is wrapped as a payload."""
+        """Publish JSON documents. One with ``messageId`` and ``payload`` is an envelope, any other is a payload.
+
+        ``read_as="envelope"`` or ``read_as="payload"`` decides that for all of them."""
         validation.check_queue(queue)
         batch = list(texts)
         given = zip(batch, self._ids.new(len(batch)), strict=True)
-        return await self._publish(queue, [producer.outgoing_text(queue, text, id, delay, ttl) for text, id in given])
+        made = [producer.outgoing_text(queue, text, id, delay, ttl, read_as) for text, id in given]
+        return await self._publish(queue, made)
 
     def sender(
         self, queue: str, window: int = 64, *, on_receipt: Callable[[AddResult], object] | None = None

@@ -65,9 +65,11 @@ def needs_validation(messages: Iterable[object]) -> bool:
     return isinstance(messages, list | tuple) and not all(type(message) is bytes for message in messages)
 
 
-def outgoing_text(queue: str, text: bytes, id: str, delay: float | None, ttl: float | None) -> OutgoingMessageBody:
+def outgoing_text(
+    queue: str, text: bytes, id: str, delay: float | None, ttl: float | None, read_as: str | None
+) -> OutgoingMessageBody:
     """Convert a JSON document: an envelope as it is, any other document wrapped as a payload."""
-    return _from_envelope(read(queue, text, id, 0, delay=delay, ttl=ttl))
+    return _from_envelope(read(queue, text, id, 0, delay=delay, ttl=ttl, read_as=read_as))
 
 
 def _from_envelope(made: Envelope) -> OutgoingMessageBody:

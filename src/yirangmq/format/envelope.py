@@ -1,7 +1,7 @@
 """Envelope of a message: as JSON text, as content with a media type, and with the payload's SHA-256.
 
 Between JSON text and ``Envelope`` the payload's text is kept to the byte, and unknown members are kept as they are.
-A document is an envelope if it has a payload and at least one other known member; anything else is a bare payload.
+``is_envelope`` is the rule for what a JSON document is; every protocol, command and store uses it.
 
 HTTP gives content as bytes and a media type; both are kept as given. The digest is the header's member
 ``payloadSha256``. ``core.processor`` says which queues keep one."""
@@ -22,20 +22,8 @@ from yirangmq.core.validation import kind
 from yirangmq.format.json_codec import dumps, loads, members
 
 Answer = TypeVar("Answer")
-ENVELOPE_MEMBERS = frozenset(
-    {
-        "messageId",
-        "timestamp",
-        "type",
-        "version",
-        "attributes",
-        "traceId",
-        "deduplicationKey",
-        "groupId",
-        "targetConsumerId",
-    }
-)
-"""A document with a payload and at least one of these is an envelope; anything else is a bare payload."""
+ENVELOPE, PAYLOAD = READ_AS = ("envelope", "payload")
+"""What a sender may say that a JSON document is. None: ``is_envelope`` decides."""
 MAX_HEADER = 65_536
 """Maximum bytes of an envelope without its payload. Attributes are for routing, not for content."""
 MAX_TEXT = 255
@@ -105,13 +93,37 @@ def plain(queue: str, id: str, payload: bytes, now: int, *, is_json: bool = Fals
     return Envelope(queue, id, RANK_LAST, now, now, 0, None, "", payload, is_json)
 
 
+def is_envelope(parts: Mapping[str, bytes] | None, read_as: str | None = None) -> bool:
+    """Return True if a JSON document is an envelope, False if all of it is a payload.
+
+    ``parts`` are its members, None if it is not an object. It is an envelope if it has both ``messageId`` and a payload
+    (``payload``, or ``payloadBase64`` for bytes); other members do not count. ``read_as`` decides instead, if given;
+    ``BadInput`` if it is ``envelope`` and the document has no payload."""
+    if read_as not in (None, *READ_AS):
+        raise BadInput(f"must be one of {', '.join(READ_AS)}, not {str(read_as)[:60]!r}", field="as")
+    has_payload = parts is not None and ("payload" in parts or "payloadBase64" in parts)
+    if read_as == ENVELOPE and not has_payload:
+        raise BadInput("is no envelope: it is not an object with payload or payloadBase64", field="document")
+    if read_as is not None:
+        return read_as == ENVELOPE
+    return parts is not None and has_payload and "messageId" in parts
+
+
 def read(
-    queue: str, text: bytes, fallback_id: str, now: int, *, delay: float | None = 0, ttl: float | None = None
+    queue: str,
+    text: bytes,
+    fallback_id: str,
+    now: int,
+    *,
+    delay: float | None = 0,
+    ttl: float | None = None,
+    read_as: str | None = None,
 ) -> Envelope:
-    """Parse a JSON document: as an envelope if it is one, otherwise as a bare payload."""
+    """Parse a JSON document: as an envelope if it is one (``is_envelope``), otherwise as a bare payload."""
     if not isinstance(text, bytes):
         raise BadInput(f"must be the bytes of a JSON document, not {type(text).__name__}", field="document")
-    return read_members(queue, text, members_of(text), fallback_id, now, delay, ttl)
+    parts = members_of(text)
+    return read_members(queue, text, parts if is_envelope(parts, read_as) else None, fallback_id, now, delay, ttl)
 
 
 def members_of(text: bytes) -> dict[str, bytes] | None:
@@ -128,8 +140,9 @@ def read_members(
     delay: float | None = 0,
     ttl: float | None = None,
 ) -> Envelope:
-    """Like ``read``, for a document already split by ``members_of``. ``parts`` is modified."""
-    if parts is None or not ("payload" in parts or "payloadBase64" in parts) or not ENVELOPE_MEMBERS & parts.keys():
+    """Build the envelope of a document from the members of an envelope; None for a bare payload. ``parts`` is
+    modified."""
+    if parts is None:
         return _checked(queue, fallback_id, {}, text.strip(), True, now, delay, ttl)
     payload, is_json = _take_payload(parts)
     given = {key: _named(key, loads, raw) for key, raw in parts.items()}

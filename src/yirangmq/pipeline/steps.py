@@ -32,7 +32,6 @@ ENVELOPE = (
     "traceId string, deduplicationKey string, payload string"
 )
 """JSON members of an envelope; the payload is kept as its own JSON text."""
-MARKS = ("messageId", "timestamp", "type", "version", "attributes", "traceId", "deduplicationKey")
 ERRORS = "errors"
 TARGET = "target"
 REASON = "reason"
@@ -45,14 +44,17 @@ def parse_envelope(frame: DataFrame, payload: StructType | str | None = None, *,
     """Add the members of an envelope as columns: ``message_id``, ``type``, ``version``, ``sent_at``, ``attributes``,
     ``trace_id`` and ``payload``. A value that is no envelope is all payload; a value that is no JSON gets an error.
 
+    A value is an envelope by the rule of ``format.envelope.is_envelope``, as an expression of Spark.
+
     With a schema (Spark's, or its text) ``payload`` is a struct, and a payload that does not match gets an error."""
     _need(frame, value)
     text = F.col(value).cast("string")
     read = F.from_json(text, f"{ENVELOPE}, _bad string", {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_bad"})
     is_json = F.coalesce(_is_json(text), F.lit(False))
     wrong = F.when(text.isNull(), F.lit(NULL)).when(~is_json, F.lit(NOT_JSON))
-    is_one = read["payload"].isNotNull() & F.greatest(*(read[name].isNotNull() for name in MARKS))
-    raw = F.when(is_one, read["payload"]).otherwise(F.when(is_json, text))
+    names = F.json_object_keys(text)
+    is_one = F.coalesce(F.array_contains(names, "messageId") & F.array_contains(names, "payload"), F.lit(False))
+    raw = F.when(is_one, F.coalesce(read["payload"], F.lit("null"))).otherwise(F.when(is_json, text))
     made = frame.withColumns(
         {
             "message_id": F.coalesce(_existing(frame, "message_id"), F.when(is_one, read["messageId"])),

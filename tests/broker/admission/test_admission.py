@@ -113,7 +113,7 @@ def test_integrity_leaves_payload_bytes_unchanged_and_stores_a_digest_only_for_s
 def test_integrity_digest_given_by_the_sender_must_match_the_payload(queues: Queues) -> None:
     process(queues, integrity="sha256")
     right = sha256(b'{"a":1}').hexdigest()
-    document = b'{"payloadSha256": "%s", "type": "t", "payload": {"a":1}}'
+    document = b'{"messageId": null, "payloadSha256": "%s", "type": "t", "payload": {"a":1}}'
     queues.publish_text("mail", [document % right.encode()])
     assert queues.lease("mail")[0].header["payloadSha256"] == right
     with pytest.raises(Unfit, match="payloadSha256: is 00"):

@@ -18,7 +18,7 @@ def test_cli_consume_prints_and_acks_messages(at: Cli, published: Published) -> 
 
 
 def test_cli_consume_json_is_one_line_per_message_with_lease_and_policy(at: Cli, published: Published) -> None:
-    (id,) = published("mail", '{"type": "t", "payload": {\n"pretty": [1,\r\n2]}}')
+    (id,) = published("mail", '{"messageId": "m", "type": "t", "payload": {\n"pretty": [1,\r\n2]}}')
     line = at("consume -q mail --json --consumer-id me --lease-seconds 60").json
     assert line["message"]["messageId"] == id
     assert line["message"]["payload"] == {"pretty": [1, 2]}

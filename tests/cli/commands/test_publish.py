@@ -1,10 +1,12 @@
 """``publish``, on both backends."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.support.cli import Cli
+from tests.support.golden_files import golden
 
 
 def test_cli_publish_of_json_text_prints_the_message_id(at: Cli) -> None:
@@ -36,7 +38,9 @@ def test_cli_publish_keeps_the_text_of_the_json_payload(at: Cli) -> None:
 
 
 def test_cli_publish_options_override_fields_of_an_envelope(at: Cli) -> None:
-    envelope = '{"type": "old", "attributes": {"a": 1, "b": 2}, "custom": [1], "payload": {"x": 1.0}}'
+    envelope = (
+        '{"messageId": "old", "type": "old", "attributes": {"a": 1, "b": 2}, "custom": [1], "payload": {"x": 1.0}}'
+    )
     at(
         "publish -q mail --id m-1 --type new --type-version 2 --trace-id t-1 --dedup-key k-1 --priority 0 "
         "--attribute b=3 --attribute c=text --attribute",
@@ -56,6 +60,46 @@ def test_cli_publish_options_override_fields_of_an_envelope(at: Cli) -> None:
         "attributes": {"a": 1, "b": 3, "c": "text", "d": {"e": True}, "priority": 0},
         "payload": {"x": 1.0},
     }
+
+
+LOOKS_LIKE_ONE = '{"type": "order", "version": 3, "payload": {"x": 1}}'
+"""A user's document that has members of an envelope, and no ``messageId``."""
+
+
+def payloads(at: Cli) -> list[object]:
+    return [line["message"]["payload"] for line in at("peek -q mail --json").lines]
+
+
+def test_cli_publish_without_message_id_takes_the_whole_document_as_payload(at: Cli, tmp_path: Path) -> None:
+    (tmp_path / "m.json").write_text(LOOKS_LIKE_ONE)
+    at("publish -q mail", LOOKS_LIKE_ONE)
+    at("publish -q mail --file m.json")
+    at("publish -q mail --file m.json --lines")
+    at("publish -q mail --type other --file m.json")
+    assert payloads(at) == [json.loads(LOOKS_LIKE_ONE)] * 4
+
+
+@pytest.mark.parametrize("form", ["--envelope --file m.json", "--file m.json --lines --envelope", "--envelope"])
+def test_cli_publish_envelope_option_takes_an_envelope_without_message_id(at: Cli, tmp_path: Path, form: str) -> None:
+    (tmp_path / "m.json").write_text(LOOKS_LIKE_ONE)
+    at(f"publish -q mail {form}", *([LOOKS_LIKE_ONE] if form == "--envelope" else []))
+    message = at("peek -q mail --json").json["message"]
+    assert (message["type"], message["version"], message["payload"]) == ("order", 3, {"x": 1})
+
+
+@pytest.mark.parametrize("form", ["--payload --file m.json", "--file m.json --lines --payload", "--payload"])
+def test_cli_publish_payload_option_takes_an_envelope_as_payload(at: Cli, tmp_path: Path, form: str) -> None:
+    envelope = '{"messageId": "m-1", "payload": 1}'
+    (tmp_path / "m.json").write_text(envelope)
+    at(f"publish -q mail {form}", *([envelope] if form == "--payload" else []))
+    assert payloads(at) == [json.loads(envelope)]
+
+
+def test_cli_publish_of_the_specified_example_is_an_envelope(at: Cli, tmp_path: Path) -> None:
+    (tmp_path / "message.json").write_bytes(golden("envelope-example.json"))
+    answer = at("publish -q telemetry --file message.json --json").json
+    assert answer["messageId"] == "9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"
+    assert at("peek -q telemetry --json").json["message"]["payload"] == {"temp": 36.1, "rpm": 1200}
 
 
 def test_cli_publish_options_wrap_a_bare_payload_in_an_envelope(at: Cli) -> None:
@@ -116,7 +160,9 @@ def test_dedup_of_cli_publish_stores_the_same_key_or_id_once(at: Cli) -> None:
 def test_cli_publish_lines_stores_each_line_as_a_message_in_order(at: Cli, tmp_path: Path) -> None:
     (tmp_path / "m.jsonl").write_text("\n".join(f'{{"n": {n}}}' for n in range(2500)) + "\n\n")
     assert at("publish -q mail --lines --file m.jsonl").out == "published 2,500 to mail\n"
-    answer = at("publish -q mail --lines --file - --json --type t", stdin=b'1\r\n{"type":"u","payload":2}').json
+    answer = at(
+        "publish -q mail --lines --file - --json --type t", stdin=b'1\r\n{"messageId":"u","type":"u","payload":2}'
+    ).json
     assert answer == {"ok": True, "queue": "mail", "published": 2, "duplicates": 0, "refused": 0}
     taken = at("consume -q mail --json --batch 1000").lines
     assert [line["message"]["payload"] for line in taken[:2500]] == [{"n": n} for n in range(2500)]
@@ -175,6 +221,10 @@ def test_cli_publish_to_a_dead_letter_queue_name_is_refused(at: Cli) -> None:
         ("publish -q mail", "payload"),
         ("publish -q mail 1 --file x", "payload"),
         ("publish -q mail 1 --payload 2", "payload"),
+        ("publish -q mail 1 --payload --envelope", "--envelope"),
+        ("publish -q mail 1 --raw --envelope", "--envelope"),
+        ("publish -q mail 1 --envelope", "payload"),
+        ("publish -q mail --envelope", "payload"),
         ("publish -q mail --file nowhere.json", "file"),
         ("publish -q mail --file .", "file"),
         ("publish -q mail 1 --lines", "--lines"),
@@ -197,7 +247,14 @@ def test_cli_publish_bad_input_names_its_field_and_stores_nothing(at: Cli, line:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "", "nul", '{"payload": 1, "type": 7}', '{"queue": "other", "type": "x", "payload": 1}']
+    "text",
+    [
+        "{",
+        "",
+        "nul",
+        '{"messageId": "m", "payload": 1, "type": 7}',
+        '{"messageId": "m", "queue": "other", "payload": 1}',
+    ],
 )
 def test_cli_publish_of_a_bad_document_stores_nothing(at: Cli, text: str) -> None:
     assert at("publish -q mail --json", text, code=2).complaint["code"] == "bad_input"

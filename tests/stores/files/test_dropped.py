@@ -74,12 +74,19 @@ def test_inbox_file_with_a_known_id_or_dedup_key_is_not_stored_again(tmp_path: P
         inbox = tmp_path / "mail" / "inbox"
         queues.publish("mail", NewMessage(payload=0, id="m", deduplication_key="k"))
         drop(inbox, "1.json", {"messageId": "m", "payload": 1})
-        drop(inbox, "2.json", {"deduplicationKey": "k", "payload": 2})
-        drop(inbox, "3.json", {"deduplicationKey": "l", "payload": 3}, at_ns=OLD_NS + 1)
-        drop(inbox, "4.json", {"deduplicationKey": "l", "payload": 4}, at_ns=OLD_NS + 2)
+        drop(inbox, "2.json", {"messageId": "m2", "deduplicationKey": "k", "payload": 2})
+        drop(inbox, "3.json", {"messageId": "m3", "deduplicationKey": "l", "payload": 3}, at_ns=OLD_NS + 1)
+        drop(inbox, "4.json", {"messageId": "m4", "deduplicationKey": "l", "payload": 4}, at_ns=OLD_NS + 2)
         assert taken(queues) == [0, 3]
         assert tree(inbox) == []
         assert queues.publish("mail", NewMessage(payload=5, deduplication_key="l")).duplicate
+
+
+def test_inbox_file_without_message_id_is_a_payload_whatever_its_members(tmp_path: Path) -> None:
+    with open_queues(tmp_path) as queues:
+        sent = {"type": "t", "deduplicationKey": "k", "payload": 2}
+        drop(tmp_path / "mail" / "inbox", "a.json", sent)
+        assert taken(queues) == [sent]
 
 
 @pytest.mark.parametrize("name", [".hidden.json", "a.json.tmp", "notes.txt", "a.JSON"])
@@ -97,7 +104,7 @@ BROKEN = {
     "not text": (b'{"payload":"\xff"}', "malformed JSON"),
     "another queue": (b'{"messageId":"m","queue":"post","payload":1}', "queue"),
     "a bad id": (b'{"messageId":"no/slash","payload":1}', "messageId"),
-    "a bad priority": (b'{"attributes":{"priority":-1},"payload":1}', "attributes.priority"),
+    "a bad priority": (b'{"messageId":"m","attributes":{"priority":-1},"payload":1}', "attributes.priority"),
     "too large": (json.dumps("x" * 2_000).encode(), "payload"),
 }
 

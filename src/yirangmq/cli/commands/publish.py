@@ -17,9 +17,11 @@ from yirangmq.cli.output import ProgressBar, Screen
 from yirangmq.core.errors import BadInput, TooLarge
 from yirangmq.core.policy import MAX_BODY
 from yirangmq.core.ports import AddResult
-from yirangmq.format.envelope import ENVELOPE_MEMBERS, MAX_HEADER, NewMessage, read
+from yirangmq.format.envelope import ENVELOPE, MAX_HEADER, PAYLOAD, NewMessage, is_envelope, read
 from yirangmq.format.json_codec import dumps, loads, members
 
+FORCED = object()
+"""Value of ``--payload`` and ``--envelope`` without JSON text."""
 MAX_LINE_BYTES = MAX_BODY * 4 // 3 + MAX_HEADER + 1024
 """Maximum length of a document or a line, in bytes: the largest payload as Base64 with its envelope."""
 
@@ -27,7 +29,14 @@ MAX_LINE_BYTES = MAX_BODY * 4 // 3 + MAX_HEADER + 1024
 def add_options(parser: argparse.ArgumentParser) -> None:
     arguments.queue(parser, what="the queue; it need not exist")
     parser.add_argument("payload", nargs="?", metavar="JSON", help="the payload or the whole envelope, as JSON text")
-    parser.add_argument("--payload", dest="text", metavar="JSON", help="the same, as an option")
+    parser.add_argument(
+        "--payload", dest="as_payload", nargs="?", const=FORCED, metavar="JSON",
+        help="each document is a payload, whatever its members; with JSON text: this one",
+    )  # fmt: skip
+    parser.add_argument(
+        "--envelope", dest="as_envelope", nargs="?", const=FORCED, metavar="JSON",
+        help="each document is an envelope, also without messageId; with JSON text: this one",
+    )  # fmt: skip
     parser.add_argument("--file", metavar="FILE", help="read it from a file, or from stdin with -")
     parser.add_argument("--lines", action="store_true", help="the file has one JSON document a line")
     parser.add_argument("--raw", action="store_true", help="any bytes, passed on untouched; no envelope is looked for")
@@ -58,9 +67,14 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    given = [source for source in (args.payload, args.text, args.file) if source is not None]
+    texts = [args.payload, *(text for text in (args.as_payload, args.as_envelope) if text is not FORCED)]
+    given = [source for source in (*texts, args.file) if source is not None]
+    if args.as_payload is not None and args.as_envelope is not None:
+        raise BadInput("says the opposite of --payload; give one of them", field="--envelope")
     if len(given) != 1:
         raise BadInput("give one of: JSON text, --payload JSON, --file FILE (or --file -)", field="payload")
+    if args.raw and args.as_envelope is not None:
+        raise BadInput("reads JSON, --raw any bytes; give one of them", field="--envelope")
     if args.lines and args.file is None:
         raise BadInput("needs --file FILE (or --file -)", field="--lines")
     if args.lines and (args.id is not None or args.dedup_key is not None):
@@ -74,16 +88,15 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _publish_one(args: argparse.Namespace, queues: Queues, screen: Screen) -> int:
-    text = (
-        read_input(args.file, MAX_LINE_BYTES) if args.file is not None else (args.payload or args.text or "").encode()
-    )
+    text = read_input(args.file, MAX_LINE_BYTES) if args.file is not None else _given_text(args).encode()
     try:
         receipt = _publish(args, queues, [text])[0]
     except BadInput as error:
         if error.field != "document":
             raise
-        text = str(error).removeprefix("document: ")
-        raise BadInput(f"{text}; what is not JSON goes with --raw", field="payload") from None
+        problem = str(error).removeprefix("document: ")
+        hint = "" if args.as_envelope is not None else "; what is not JSON goes with --raw"
+        raise BadInput(f"{problem}{hint}", field="payload") from None
     value = {
         "queue": args.queue,
         "messageId": receipt.id,
@@ -92,6 +105,19 @@ def _publish_one(args: argparse.Namespace, queues: Queues, screen: Screen) -> in
     }
     screen.answer(value, _receipt_text(args.queue, receipt))
     return output.REFUSED if receipt.refused else output.OK
+
+
+def _given_text(args: argparse.Namespace) -> str:
+    """Return the JSON text on the command line; ``_check`` has made sure that there is one."""
+    texts = (args.payload, args.as_payload, args.as_envelope)
+    return next(text for text in texts if isinstance(text, str))
+
+
+def _read_as(args: argparse.Namespace) -> str | None:
+    """Return what the options say that each document is; None: the rule of ``is_envelope`` decides."""
+    if args.as_envelope is not None:
+        return ENVELOPE
+    return None if args.as_payload is None else PAYLOAD
 
 
 def _receipt_text(queue: str, receipt: AddResult) -> str:
@@ -105,9 +131,10 @@ def _receipt_text(queue: str, receipt: AddResult) -> str:
 def _publish(args: argparse.Namespace, queues: Queues, texts: list[bytes]) -> list[AddResult]:
     if args.raw:
         return queues.publish_many(args.queue, [_raw(args, text) for text in texts])
-    extra = _extra(args)
-    documents = [merge_options(text, *extra) for text in texts]
-    return queues.publish_text(args.queue, documents, delay=args.delay, ttl=args.ttl)
+    extra, read_as = _extra(args), _read_as(args)
+    if any(extra):
+        texts, read_as = [merge_options(text, *extra, read_as) for text in texts], ENVELOPE
+    return queues.publish_text(args.queue, texts, delay=args.delay, ttl=args.ttl, read_as=read_as)
 
 
 def _raw(args: argparse.Namespace, payload: bytes) -> NewMessage:
@@ -145,12 +172,10 @@ def _extra(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
     return {name: value for name, value in given.items() if value is not None}, attributes
 
 
-def merge_options(text: bytes, extra: dict[str, Any], attributes: dict[str, Any]) -> bytes:
+def merge_options(text: bytes, extra: dict[str, Any], attributes: dict[str, Any], read_as: str | None) -> bytes:
     """Merge options into the envelope of a document. A bare payload gets an envelope; its text is not changed."""
-    if not extra and not attributes:
-        return text
     parts = members(text)
-    if parts is None or not ("payload" in parts or "payloadBase64" in parts) or not ENVELOPE_MEMBERS & parts.keys():
+    if not is_envelope(parts, read_as) or parts is None:
         parts = {"payload": text.strip()}
     if attributes:
         there = loads(parts.get("attributes", b"{}"))
@@ -191,20 +216,20 @@ def _publish_lines(args: argparse.Namespace, queues: Queues, screen: Screen) -> 
 
 def _check_lines(args: argparse.Namespace, queues: Queues, stream: BinaryIO) -> None:
     max_bytes: int = queues.policy(args.queue)["maxBytes"]
-    extra = _extra(args)
     for line in chain.from_iterable(line_batches(stream, MAX_LINE_BYTES)):
         try:
-            _check_line(args, line.text, max_bytes, extra)
+            _check_line(args, line.text, max_bytes)
         except BadInput as error:
             raise type(error)(f"line {line.number}: {error}; nothing was stored", field="file") from None
 
 
-def _check_line(
-    args: argparse.Namespace, text: bytes, max_bytes: int, extra: tuple[dict[str, Any], dict[str, Any]]
-) -> None:
+def _check_line(args: argparse.Namespace, text: bytes, max_bytes: int) -> None:
     size = len(text)
     if not args.raw:
-        size = len(read(args.queue, merge_options(text, *extra), "checked", 0, delay=args.delay, ttl=args.ttl).payload)
+        extra, read_as = _extra(args), _read_as(args)
+        if any(extra):
+            text, read_as = merge_options(text, *extra, read_as), ENVELOPE
+        size = len(read(args.queue, text, "checked", 0, delay=args.delay, ttl=args.ttl, read_as=read_as).payload)
     if size > max_bytes:
         raise TooLarge(f"{size} bytes, this queue takes {max_bytes}", field="payload")
 
@@ -217,7 +242,7 @@ def _publish_batch(args: argparse.Namespace, queues: Queues, batch: list[InputLi
         max_bytes: int = queues.policy(args.queue)["maxBytes"]
         for line in batch:
             try:
-                _check_line(args, line.text, max_bytes, _extra(args))
+                _check_line(args, line.text, max_bytes)
             except BadInput as found:
                 raise type(found)(f"line {line.number}: {found}; {before} before it are stored", field="file") from None
         raise type(error)(f"{error}; {before} are stored", field="file") from None
@@ -231,14 +256,15 @@ COMMANDS = {
         "stored.\n\n"
         "Each call starts Python, which takes 0.1 to 0.3 s of processor time. For many messages use --lines, or HTTP "
         "from a shell script or C (docs/http.md).\n\n"
-        "A JSON document with a payload and at least one more member of the envelope (messageId, type, "
-        "attributes …) is taken as an envelope; any other is wrapped as a payload.",
+        "A JSON object with messageId and payload is an envelope. Any other JSON document is the payload, also one "
+        "with members such as type and payload. --envelope and --payload decide it instead.",
         examples=(
             ("one document from a file", "yirangmq publish --queue telemetry --file message.json"),
             ("JSON text, ahead of everything else", 'yirangmq publish --queue mail \'{"to": "ann"}\' --priority 0'),
             ("a file of JSON lines, in batches", "yirangmq publish --queue telemetry --file readings.jsonl --lines"),
             ("each line of a pipe, as it comes", "yirangmq publish --queue telemetry --lines --file -"),
             ("in order with others of its group", "yirangmq publish --queue orders --file one.json --group ann-7"),
+            ("an envelope that gets a new id", "yirangmq publish --queue mail --envelope --file one.json"),
             ("any bytes, in ten minutes", "yirangmq publish --queue images --raw --file photo.jpg --delay 600"),
         ),
         options=add_options,

@@ -27,7 +27,7 @@ from yirangmq.stores.memory import MemoryStore
 LANGUAGES = ("bad_filter", "bad_policy", "missing_extra")
 TEXTS = ("cursor", "X-MQ-Attributes", "leaseId", "leases", "all", "filter", "messages", "data_base64", "timestamp",
          "X-MQ-Headers", "X-MQ-Key", "records", "headers", "key", "payloadBase64", "body", "fromTime", "fromSeq",
-         "after", "last", "sequence", "stages", "topics", "at")  # fmt: skip
+         "after", "last", "sequence", "stages", "topics", "at", "document")  # fmt: skip
 """What must be right in ways that no schema can say."""
 
 

@@ -97,7 +97,9 @@ def test_publish_with_the_form_type_of_curl_is_read_as_json_if_it_parses(web: We
 
 
 def test_publish_delay_and_ttl_apply_to_all_messages_unless_a_message_has_its_own(web: Web) -> None:
-    web.good("POST", f"{MESSAGES}?delaySec=5&ttlSec=50", [1, {"payload": 2, "delaySec": 7, "ttlSec": 70}])
+    web.good(
+        "POST", f"{MESSAGES}?delaySec=5&ttlSec=50", [1, {"messageId": "m", "payload": 2, "delaySec": 7, "ttlSec": 70}]
+    )
     first, second = web.good("GET", f"{MESSAGES}?state=delayed")["messages"]
     assert (first["availableAt"][17:19], first["expiresAt"][14:19]) == ("05", "21:50")
     assert (second["availableAt"][17:19], second["expiresAt"][14:19]) == ("07", "22:10")
@@ -110,9 +112,34 @@ def test_publish_of_a_bare_payload_with_a_delay_member_is_not_delayed(web: Web) 
     assert [one["payload"] for one in waiting(web)] == [{"delaySec": 5}]
 
 
+LOOKS_LIKE_ONE = {"type": "order", "delaySec": 60, "payload": {"x": 1}}
+"""A user's document that has members of an envelope, and no ``messageId``."""
+
+
+def test_publish_without_message_id_takes_the_whole_document_as_payload(web: Web) -> None:
+    web.good("POST", MESSAGES, LOOKS_LIKE_ONE)
+    web.good("POST", MESSAGES, [LOOKS_LIKE_ONE])
+    assert [one["payload"] for one in waiting(web)] == [LOOKS_LIKE_ONE] * 2
+    assert all("type" not in one for one in waiting(web))
+
+
+def test_publish_as_envelope_or_as_payload_is_forced_by_the_query(web: Web) -> None:
+    web.good("POST", f"{MESSAGES}?as=envelope", {"type": "order", "payload": {"x": 1}})
+    web.good("POST", f"{MESSAGES}?as=payload", [{"messageId": "m", "payload": 1}])
+    first, second = waiting(web)
+    assert (first["type"], first["payload"]) == ("order", {"x": 1})
+    assert second["payload"] == {"messageId": "m", "payload": 1}
+    assert web.refused("POST", f"{MESSAGES}?as=envelope", [1]) == (400, "bad_input", "messages[0].document")
+    assert web.refused("POST", f"{MESSAGES}?as=text", {"n": 1}) == (400, "bad_input", "as")
+    dry = web.good("POST", "/v1/queues/mail/check?as=envelope", {"type": "order", "payload": "12345"})
+    assert dry["messages"][0]["bytes"] == 7
+
+
 def test_dedup_reports_a_known_id_or_key_as_a_duplicate(web: Web) -> None:
     web.good("POST", MESSAGES, {"messageId": "a", "deduplicationKey": "k", "payload": 1})
-    answer = web.good("POST", MESSAGES, [{"messageId": "a", "payload": 1}, {"deduplicationKey": "k", "payload": 2}])
+    answer = web.good(
+        "POST", MESSAGES, [{"messageId": "a", "payload": 1}, {"messageId": "b", "deduplicationKey": "k", "payload": 2}]
+    )
     assert answer["messages"] == [{"messageId": "a", "duplicate": True}, {"messageId": "a", "duplicate": True}]
     assert (answer["stored"], answer["duplicates"]) == (0, 2)
 
@@ -120,7 +147,8 @@ def test_dedup_reports_a_known_id_or_key_as_a_duplicate(web: Web) -> None:
 def test_json_schema_mismatch_is_rejected_by_name_and_the_rest_is_stored(web: Web) -> None:
     schema = {"type": "object", "required": ["to"]}
     web.good("PUT", "/v1/queues/mail/policy", {"schemas": {"letter": {"*": schema}}})
-    answer = web.good("POST", MESSAGES, [{"type": "letter", "payload": {"to": 1}}, {"type": "letter", "payload": {}}])
+    letters = [{"type": "letter", "payload": {"to": 1}}, {"type": "letter", "payload": {}}]
+    answer = web.good("POST", f"{MESSAGES}?as=envelope", letters)
     assert (answer["stored"], answer["refused"]) == (1, 1)
     assert "to" in answer["messages"][1]["refused"]
 
@@ -137,11 +165,11 @@ def test_json_schema_mismatch_is_rejected_by_name_and_the_rest_is_stored(web: We
         (b"", "", "body"),
         (b"\n\n", "application/x-ndjson", "messages"),
         (b"1\n{\n", "application/x-ndjson", "messages[1].document"),
-        (b'[1, {"payload": 1, "type": 5}]', "application/json", "messages[1].type"),
+        (b'[1, {"messageId": "m", "payload": 1, "type": 5}]', "application/json", "messages[1].type"),
         (b'{"payload": 1, "messageId": "../x"}', "application/json", "messageId"),
-        (b'{"payload": 1, "queue": "other", "type": "t"}', "application/json", "queue"),
-        (b'{"payload": 1, "delaySec": "soon"}', "application/json", "delaySec"),
-        (b'{"payload": 1, "ttlSec": -1}', "application/json", "ttlSec"),
+        (b'{"messageId": "m", "payload": 1, "queue": "other"}', "application/json", "queue"),
+        (b'{"messageId": "m", "payload": 1, "delaySec": "soon"}', "application/json", "delaySec"),
+        (b'{"messageId": "m", "payload": 1, "ttlSec": -1}', "application/json", "ttlSec"),
     ],
 )
 def test_publish_of_an_invalid_body_is_rejected_with_its_place_and_stores_nothing(

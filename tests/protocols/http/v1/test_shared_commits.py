@@ -129,7 +129,7 @@ def test_coalescing_of_leases_with_different_options_honours_each(web: Web) -> N
 
 
 def test_coalescing_of_leases_keeps_a_targeted_message_from_other_consumers(web: Web) -> None:
-    crowd(web, {"targetConsumerId": "b", "payload": 1}, 2)
+    crowd(web, {"messageId": "m", "targetConsumerId": "b", "payload": 1}, 2)
     mine, other, third = by_each(web, "lease", {"consumer": "a"}, {"consumer": "b"}, {"consumer": "a"})
     assert sorted(payloads(mine) + payloads(other) + payloads(third)) == [1, 2]
     assert 1 not in payloads(mine) + payloads(third)

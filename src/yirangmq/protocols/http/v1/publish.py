@@ -20,7 +20,15 @@ from yirangmq.core.errors import BadInput, QueueError, StoreError
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import AddResult, Ids, Transaction
 from yirangmq.format import cloudevents
-from yirangmq.format.envelope import JSON_TYPE, NewMessage, build, members_of, read_members
+from yirangmq.format.envelope import (
+    JSON_TYPE,
+    READ_AS,
+    NewMessage,
+    build,
+    is_envelope,
+    members_of,
+    read_members,
+)
 from yirangmq.format.json_codec import dumps, loads
 from yirangmq.protocols.http.server import RequestCoalescer
 from yirangmq.protocols.http.types import Request
@@ -33,6 +41,7 @@ from yirangmq.protocols.http.v1.endpoint import (
     Endpoint,
     EndpointCall,
     Field,
+    choice,
     parsed,
     read,
     seconds,
@@ -46,7 +55,6 @@ from yirangmq.protocols.http.v1.schemas import COUNT, TEXT, items, ref, struct
 LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 FORM = "application/x-www-form-urlencoded"
 """Content type that curl sends with ``--data`` by default."""
-TIME_MEMBERS = frozenset({"delaySec", "ttlSec"})
 _elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 SHORT = text(255, 1)
@@ -70,13 +78,14 @@ _names = {field.name.lower(): field.name for field in HEADERS}
 class BodyParser(NamedTuple):
     """Parser of a request body to envelopes, with the values that all its messages share.
 
-    ``delay`` and ``ttl`` are in seconds."""
+    ``delay`` and ``ttl`` are in seconds. ``read_as`` says what JSON documents are; None: ``is_envelope`` decides."""
 
     queue: str
     now: int
     ids: Ids
     delay: float
     ttl: float | None
+    read_as: str | None
 
     def envelopes(self, request: Request) -> list[Envelope]:
         """Return the checked envelopes in order. ``BadInput`` names the offending field and message."""
@@ -122,12 +131,10 @@ class BodyParser(NamedTuple):
 
         An envelope may also have ``delaySec`` and ``ttlSec``, which apply to the publish and are not stored."""
         parts = members_of(one)
-        delay, ttl = self.delay, self.ttl
-        if parts is not None and ("payload" in parts or "payloadBase64" in parts):
-            if not TIME_MEMBERS.isdisjoint(parts):
-                parts.setdefault("messageId", dumps(id))  # the time members mark an envelope, like its own members
-            delay = _seconds(parts.pop("delaySec", None), "delaySec", delay) or 0
-            ttl = _seconds(parts.pop("ttlSec", None), "ttlSec", ttl)
+        if not is_envelope(parts, self.read_as) or parts is None:
+            return read_members(self.queue, one, None, id, self.now, self.delay, self.ttl)
+        delay = _seconds(parts.pop("delaySec", None), "delaySec", self.delay) or 0
+        ttl = _seconds(parts.pop("ttlSec", None), "ttlSec", self.ttl)
         return read_members(self.queue, one, parts, id, self.now, delay, ttl)
 
     # -- any bytes ------------------------------------------------------------------------------------------------
@@ -204,10 +211,9 @@ class PublishEndpoint:
         """Publish the messages of a call. An invalid message refuses the whole call; then none is stored."""
         context = call.context
         context.check_capacity()
-        times = call.query() if call.request.query else {}
-        parser = BodyParser(
-            call.path["queue"], context.clock.now_ms(), context.ids, times.get("delay", 0), times.get("ttl")
-        )
+        given = call.query() if call.request.query else {}
+        times = given.get("delay", 0), given.get("ttl")
+        parser = BodyParser(call.path["queue"], context.clock.now_ms(), context.ids, *times, given.get("read_as"))
         self._coalescer.call(call, parser.envelopes(call.request), self._work, answer)
 
     def _store_all(
@@ -239,7 +245,7 @@ class PublishEndpoint:
     def endpoints(self, max_body: int) -> tuple[Endpoint, ...]:
         return (
             Endpoint("POST", "/v1/queues/{queue}/messages", "Publish one message or many", self.publish, "messages",
-                     "publish", ANSWER, query=TIMES, content=BODY, headers=HEADERS, max_body=max_body,
+                     "publish", ANSWER, query=QUERY, content=BODY, headers=HEADERS, max_body=max_body,
                      is_coalesced=True, refusals=("quota_exceeded", "store_full")),
         )  # fmt: skip
 
@@ -262,9 +268,16 @@ def _receipt(id: str, is_duplicate: bool, refused: str) -> dict[str, Any]:
 
 
 ONE_STORED = b'{"queue":%b,"stored":1,"duplicates":0,"refused":0,"messages":[{"messageId":%b,"duplicate":false}]}'
-TIMES = (
+DOCUMENT_AS = Field(
+    "as",
+    choice(*READ_AS),
+    "what each JSON document is; unless said, one with messageId and payload is an envelope, any other a payload",
+    key="read_as",
+)
+QUERY = (
     Field("delaySec", seconds(), "until they may be taken", key="delay"),
     Field("ttlSec", seconds(0.001), "after which they are given up if nobody took them", key="ttl"),
+    DOCUMENT_AS,
 )
 EVENT = {
     "type": "object",
@@ -288,7 +301,7 @@ EVENT = {
 BODY = BodyContent(
     {
         "application/json": {
-            "description": "an envelope, a bare payload, or an array of them",
+            "description": "an envelope (messageId and payload), a bare payload, or an array of them",
             "anyOf": [
                 {"type": "array", "minItems": 1, "maxItems": MAX_PER_CALL},
                 {"type": ["object", "string", "number", "boolean", "null"]},

@@ -31,7 +31,7 @@ from yirangmq.protocols.http.v1.endpoint import (
     text,
     whole,
 )
-from yirangmq.protocols.http.v1.publish import BODY, HEADERS, BodyParser
+from yirangmq.protocols.http.v1.publish import BODY, DOCUMENT_AS, HEADERS, BodyParser
 from yirangmq.protocols.http.v1.schemas import COUNT, FLAG, INSTANT, NUMBER, TEXT, items, ref, some, struct, table
 
 # -- queues ------------------------------------------------------------------------------------------------------------
@@ -307,7 +307,8 @@ def processors(call: EndpointCall) -> None:
 
 def check(call: EndpointCall) -> None:
     context, queue = call.context, call.path["queue"]
-    envelopes = BodyParser(queue, context.clock.now_ms(), context.ids, 0, None).envelopes(call.request)
+    read_as = call.query().get("read_as") if call.request.query else None
+    envelopes = BodyParser(queue, context.clock.now_ms(), context.ids, 0, None, read_as).envelopes(call.request)
     queue_methods.check_admission(context.committer, queue, envelopes, call.done_callback(call.reply))
 
 
@@ -316,6 +317,7 @@ def endpoints(max_body: int) -> tuple[Endpoint, ...]:
         Endpoint("GET", "/v1/processors", "Queues that demand something of messages, and what", processors, "policies",
                  "look", struct(processors=items(ROW)), query=(SOME_QUEUE,), is_filtered=True),
         Endpoint("POST", "/v1/queues/{queue}/check", "Would these messages be stored? Nothing is", check, "messages",
-                 "publish", struct(queue=TEXT, processor=FLAG, refused=COUNT, messages=items(TRIED)), content=MESSAGES,
-                 headers=HEADERS, max_body=max_body, refusals=("hook_failed",)),
+                 "publish", struct(queue=TEXT, processor=FLAG, refused=COUNT, messages=items(TRIED)),
+                 query=(DOCUMENT_AS,), content=MESSAGES, headers=HEADERS, max_body=max_body,
+                 refusals=("hook_failed",)),
     )  # fmt: skip
