@@ -109,6 +109,8 @@ def test_dead_letter_queue_name_of_an_existing_queue_is_not_a_mere_view(queues: 
         ("attributes.site=north", ["c"]),
         ("payload.n=0 and state=dead", ["a", "b", "c"]),
         ("failedAt>2026-01-14", ["b", "c"]),
+        ("failedAt>1h ago", ["b", "c"]),
+        ("failedAt<=1d ago", ["a"]),
         ("publishedAt<2026-01-14", ["a"]),
     ],
 )

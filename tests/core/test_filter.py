@@ -1,5 +1,6 @@
 """The filter language, on values in a dictionary."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yirangmq.core.errors import BadFilter
-from yirangmq.core.filter import FIELDS, MatchAll, fields_of, instant, matches, names_state, parse
+from yirangmq.core.filter import FIELDS, FilterNode, MatchAll, fields_of, instant, matches, names_state
+from yirangmq.core.filter import parse as parse_at
 from yirangmq.core.states import State
 
 NOON = instant("2026-01-13T12:00:00Z")
@@ -35,6 +37,12 @@ LETTER: dict[str, Any] = {
         "nothing": None,
     },
 }
+
+
+def parse(text: str) -> FilterNode:
+    """Parse it two hours after the letter failed."""
+    assert NOON is not None
+    return parse_at(text, NOON + 2 * 3_600_000)
 
 
 def lookup(field: str) -> object:
@@ -234,3 +242,45 @@ def test_filter_quoted_text_matches_literally(text: str) -> None:
 
     assert matches(parse(f"type={quoted}"), by)
     assert matches(parse(f"reasonMessage~{quoted}"), by)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "failedAt>3h ago",
+        "failedAt<1h ago",
+        "failedAt=2h ago",
+        "failedAt>=120m AGO",
+        "failedAt<=7200s ago",
+        "failedAt>2.5h ago and attempt=3",
+        "not (failedAt>119m ago)",
+        "failedAt>1d ago or state=ready",
+        "failedAt>1w ago",
+        "publishedAt>3H ago",
+        "payload.when=2h ago",
+        "payload.when>3h ago and payload.when<1h ago",
+    ],
+)
+def test_filter_relative_time_counts_back_from_the_instant_it_is_given(text: str) -> None:
+    assert found(text)
+    assert not found(f"not ({text})")
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "problem"),
+    [
+        ("failedAt>1h", 9, "did you mean '1h ago'?"),
+        ("failedAt>1h and attempt=3", 9, "did you mean '1h ago'?"),
+        ("attempt>1h ago", 11, "attempt is no time"),
+        ("reasonMessage~1h ago", 17, "reasonMessage is no time"),
+        ("failedAt>ago", 9, "failedAt is a time"),
+        ("failedAt>1x ago", 9, "failedAt is a time"),
+        ("failedAt>'1h' ago", 9, "failedAt is a time"),
+        ("failedAt>999999999w ago", 9, "is before the year 1"),
+        ("failedAt>1h ago ago", 16, "expected 'and', 'or' or the end"),
+    ],
+)
+def test_filter_relative_time_that_is_wrong_is_pointed_at(text: str, at: int, problem: str) -> None:
+    with pytest.raises(BadFilter, match=re.escape(problem)) as caught:
+        parse(text)
+    assert str(caught.value).splitlines()[-1] == f"  {' ' * at}^"

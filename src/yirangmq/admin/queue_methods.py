@@ -48,7 +48,8 @@ def search(queues: Queues, given: Given) -> dict[str, Any]:
 
     def read(values: MethodArguments) -> tuple[str, State, FilterNode, int, str]:
         state = check_state(values.text("state", "ready"))
-        return values.queue(), state, parse(values.text("filter")), values.limit(DEFAULT_LIMIT), values.text("cursor")
+        node = parse(values.text("filter"), queues.wall_ms())
+        return values.queue(), state, node, values.limit(DEFAULT_LIMIT), values.text("cursor")
 
     queue, state, node, limit, cursor = read_arguments(given, read)
     return pack(*read_page(partial(_step, queues, queue, state, node), limit, cursor))
@@ -70,7 +71,7 @@ def find(queues: Queues, given: Given) -> dict[str, Any]:
     The queue is named by its own name or by that of its dead-letter queue."""
 
     def read(values: MethodArguments) -> tuple[str, FilterNode, str, int, str]:
-        node = parse(values.text("filter"))
+        node = parse(values.text("filter"), queues.wall_ms())
         return values.queue(), node, _kind(values), values.limit(DEFAULT_LIMIT), values.text("cursor")
 
     queue, node, kind, limit, cursor = read_arguments(given, read)

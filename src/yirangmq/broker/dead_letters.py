@@ -20,7 +20,7 @@ from yirangmq.broker.queues import Queues
 from yirangmq.broker.settle import MAX_PER_CALL
 from yirangmq.core import transitions, validation
 from yirangmq.core.errors import BadInput, NotFound, WrongState
-from yirangmq.core.filter import FilterNode, Lookup, fields_of, matches, names_state, parse
+from yirangmq.core.filter import FilterNode, Lookup, MatchAll, fields_of, matches, names_state, parse
 from yirangmq.core.message import RANK_LAST, Envelope, Message, MessageFailure
 from yirangmq.core.ports import Change, MoveResult, Transaction
 from yirangmq.core.states import State
@@ -138,7 +138,7 @@ MAX_LETTERS = 10**9
 SAMPLE = 10
 """Number of message ids in a result."""
 Names = list[str]
-EVERYTHING = parse("")
+EVERYTHING = MatchAll()
 KINDS = {"dead": (State.DEAD,), "parked": (State.PARKED,), "all": (State.DEAD, State.PARKED)}
 """States by the word that a caller passes. Parked messages are found only by ``parked``, ``all``, or the filter
 ``state=parked``."""
@@ -192,7 +192,7 @@ class DeadLetters:
         """Iterate over the matching dead letters, oldest first within each source queue and state.
 
         ``state`` is ``dead``, ``parked`` or ``all``."""
-        node = parse(filter)
+        node = parse(filter, self._queues.wall_ms())
         places = [(source, wanted) for source in self.sources(queue) for wanted in _states(state, node)]
         found = (view for place in places for view in search(self._queues, *place, node))
         return islice(
@@ -302,7 +302,7 @@ class DeadLetters:
         validation.check_selection(choice.filter, choice.ids, all=choice.all)
         if choice.limit is not None:
             validation.check_count(choice.limit, "limit", most=MAX_LETTERS)
-        node = parse(choice.filter)
+        node = parse(choice.filter, self._queues.wall_ms())
         states = _states(choice.state, node) if choice.ids is None else KINDS["all"]
         states = tuple(state for state in states if state is not move.goal)
         chosen = self._chosen(choice, node, states, move.goal)[: choice.limit]

@@ -6,7 +6,9 @@ Example: ``reasonCode=TIMEOUT and attempt>=3 and failedAt<2026-01-14``. Users re
     either  = both { "or" both }
     both    = single { "and" single }
     single  = "not" single | "(" either ")" | field operator value
+    value   = text | word | duration "ago"
 
+A duration with ``ago`` (``1h ago``) is an instant before ``now``, which the caller passes: wall-clock time in ms.
 The parser checks fields and types of values; the text of ``BadFilter`` has a caret under the error. ``matches`` gets
 the values of a message through ``lookup``, and calls it only for fields that the filter names."""
 
@@ -139,6 +141,8 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _NUMBER = re.compile(r"-?\d{1,300}(\.\d{1,300})?([eE][+-]?\d{1,3})?")
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)([smhdw])", re.IGNORECASE)
+UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _STEP = re.compile(r'"((?:[^"\\]|\\.)*)"|([^."]+)')
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
@@ -201,6 +205,12 @@ def number(text: str) -> int | float | None:
     return float(text) if "." in text or "e" in text.lower() else int(text)
 
 
+def duration(text: str) -> int | None:
+    """Parse a duration such as ``90s``, ``15m``, ``1.5h``, ``3d`` or ``2w`` to milliseconds; None if it is not."""
+    match = _DURATION.fullmatch(text)
+    return None if match is None else round(float(match[1]) * UNIT_MS[match[2].lower()])
+
+
 def instant(text: str) -> int | None:
     """Parse ISO 8601 to milliseconds since 1970; None if it is not. Without an offset it is UTC, without a time
     midnight."""
@@ -230,16 +240,19 @@ Lookup = Callable[[str], object]
 For ``attributes`` and ``payload`` it returns the whole value, and this module follows the path into it."""
 
 
-def parse(text: str) -> FilterNode:
-    """Parse a filter. ``BadFilter`` has a caret under the place that is wrong."""
-    return _Parser(text).parse_all()
+def parse(text: str, now: int) -> FilterNode:
+    """Parse a filter. ``now`` is the instant that relative times count from, in wall-clock milliseconds.
+
+    ``BadFilter`` has a caret under the place that is wrong."""
+    return _Parser(text, now).parse_all()
 
 
 class _Parser:
     """Recursive-descent parser of one filter: one method per line of the grammar."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, now: int) -> None:
         self._text = text
+        self._now = now
         self._tokens = tokens(text)
         self._next = 0
         self._depth = 0
@@ -318,7 +331,25 @@ class _Parser:
         word = self._take()
         if word.kind not in ("word", "string"):
             raise self._wrong(word, f"expected a value after {sign.text}")
-        return Compare(path, sign.text, self._value(path[0], sign, word))
+        return Compare(path, sign.text, self._value(path[0], sign, self._resolved(path[0], word)))
+
+    def _resolved(self, field: str, word: Token) -> Token:
+        """Replace a duration followed by ``ago`` by the instant that it means, as ISO 8601."""
+        milliseconds = duration(word.text) if word.kind == "word" else None
+        if milliseconds is None:
+            return word
+        ago = self._peek()
+        if not self._keyword("ago"):
+            if FIELDS[field] is FieldKind.INSTANT:
+                raise self._wrong(word, f"did you mean '{word.text} ago'?")
+            return word
+        if FIELDS[field] not in (FieldKind.INSTANT, FieldKind.OPEN):
+            raise self._wrong(ago, f"{field} is no time")
+        try:
+            moment = datetime.fromtimestamp((self._now - milliseconds) / 1000, UTC)
+        except (ValueError, OverflowError, OSError):
+            raise self._wrong(word, "is before the year 1") from None
+        return word._replace(text=moment.isoformat(timespec="milliseconds"))
 
     def _path(self, field: Token) -> tuple[str, ...]:
         path = path_of(field.text)
@@ -372,7 +403,7 @@ class _Parser:
             return Operand(value.text, False, amount)
         moment = instant(value.text)
         if moment is None:
-            raise self._wrong(word, f"{field} is a time, such as 2026-01-14 or 2026-01-14T09:30:00+09:00")
+            raise self._wrong(word, f"{field} is a time, such as 2026-01-14, 2026-01-14T09:30:00+09:00 or 1h ago")
         return Operand(value.text, False, moment)
 
 

@@ -15,6 +15,7 @@ from yirangmq.cli.commands import watch
 from yirangmq.cli.output import Screen
 from yirangmq.cli.render import header_text, message_line, payload_text, show_server_status
 from yirangmq.cli.table import TableColumn, cut
+from yirangmq.clock import SystemClock
 from yirangmq.core import validation
 from yirangmq.core.filter import parse
 from yirangmq.core.states import State
@@ -193,7 +194,7 @@ def show_options(parser: argparse.ArgumentParser) -> None:
 def run_peek(args: argparse.Namespace, screen: Screen) -> int:
     validation.check_queue(args.queue)
     validation.check_count(args.limit, "limit")
-    node = parse(args.filter)
+    node = parse(args.filter, SystemClock().wall_ms())
     with connection.open_read_only(args, screen) as queues:
         found = islice(search(queues, args.queue, State(args.state), node), args.limit)
         if screen.json:
