@@ -21,7 +21,17 @@ from yirangmq.client import session as client_feed
 from yirangmq.client import topic_connection
 from yirangmq.client.connect import connect
 from yirangmq.client.values import Event, LostRecords, Missing, Moved, NewEpoch
-from yirangmq.core.errors import BadInput, NotActive, Replaced, Retired, StoreDamaged, TooLarge, Unreachable, WrongEpoch
+from yirangmq.core.errors import (
+    BadInput,
+    NotActive,
+    NotFound,
+    Replaced,
+    Retired,
+    StoreDamaged,
+    TooLarge,
+    Unreachable,
+    WrongEpoch,
+)
 from yirangmq.core.topics import NewRecord, SubscriberState
 from yirangmq.protocols.native import topics as server_side
 from yirangmq.stores.log.log import SegmentLog
@@ -328,8 +338,13 @@ def test_cursor_of_a_filter_without_matches_advances_to_the_end(topics: Any) -> 
         return [(row["state"], row["confirmed"]) for row in topics.subscribers()]
 
     until(lambda: kept() == [("offline", 10)])
+    topics.drop_subscriber("idler", dry_run=True)
+    assert kept() == [("offline", 10)]
     topics.drop_subscriber("idler")
     assert topics.subscribers() == []
+    for dry_run in (True, False):
+        with pytest.raises(NotFound):
+            topics.drop_subscriber("idler", dry_run=dry_run)
 
 
 def test_cursor_is_not_advanced_past_a_callback_that_fails(topics: Any) -> None:

@@ -28,6 +28,17 @@ def test_topics_page_lists_subscribers_and_bridges_with_their_lag(page: Page, qu
     page.find("h1", queue)
 
 
+def test_topics_page_forgets_a_durable_subscriber_that_is_away(page: Page, queue: str) -> None:
+    page.api("POST", f"topics/{queue}/records", [1, 2, 3])
+    page.api("PUT", f"cursors/{queue}", {"sequence": 1, "epoch": page.api("GET", "log")["epoch"]})
+    page.open("/topics").live()
+    page.click(f'.subscribers button[aria-label="Forget {queue}"]')
+    page.find("dialog p", "It has confirmed up to 1")
+    page.click("dialog button", "Forget it")
+    page.gone(".subscribers tr", queue)
+    assert queue not in [one["name"] for one in page.api("GET", "subscribers")["subscribers"]]
+
+
 def test_topic_tail_shows_records_as_they_are_published_and_can_be_held(page: Page, queue: str) -> None:
     page.api("POST", f"topics/{queue}/records", [{"payload": {"n": 1}, "key": "ann", "headers": {"site": "north"}}])
     page.open(f"/topics/{queue}").live()

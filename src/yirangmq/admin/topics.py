@@ -207,13 +207,20 @@ class TopicMethods:
     # -- methods that change --------------------------------------------------------------------------------------
 
     def _drop_cursor(self, committer: GroupCommitter, given: Given, done: Done) -> None:
-        """Delete the cursor of a durable subscriber, which must not be connected. It no longer delays retention."""
-        name = read_arguments(given, lambda values: check_subscriber(values.take("name", None)))
+        """Delete the cursor of a durable subscriber, which must not be connected. It no longer delays retention.
+
+        A dry run checks the same and changes nothing."""
+        name, dry_run = read_arguments(
+            given, lambda values: (check_subscriber(values.take("name", None)), values.flag("dry_run", False))
+        )
         parts = self._require_topics().ensure_open()
         if any(one.name == name for one in parts.lifecycle.subscribers.values()):
             raise BadInput(f"{name!r} is connected", field="name")
         if parts.cursor_committer.get(name) is None:
-            raise NotFound(f"there is no durable subscriber {name!r}")
+            raise NotFound(f"there is no durable subscriber {name!r}", field="name")
+        if dry_run:
+            done(True, None)
+            return
         parts.cursor_committer.drop(name, done)
 
     def _trim(self, committer: GroupCommitter, given: Given, done: Done) -> None:

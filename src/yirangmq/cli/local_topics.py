@@ -268,6 +268,17 @@ class LocalTopics:
             if lock is not None:
                 lock.close()
 
+    def drop_subscriber(self, name: str, *, dry_run: bool = False) -> None:
+        """Forget a durable subscriber. Takes the lock of the log, so that no server uses the cursors meanwhile."""
+        check_subscriber(name)
+        self._view()  # raises if there is no log, so that none is created
+        self._log()
+        with closing(open_cursors(self._cursors_url)) as cursors:
+            if cursors.get(name) is None:
+                raise NotFound(f"there is no durable subscriber {name!r}", field="name")
+            if not dry_run:
+                cursors.drop(name)
+
     @property
     def _cursors_url(self) -> str:
         return f"file:{self._folder / 'cursors'}"

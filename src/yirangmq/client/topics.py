@@ -251,9 +251,11 @@ class AsyncTopics:
         sequence, lag …"""
         return [dict(row) for row in await self._caller.call("topic_subscribers")]
 
-    async def drop_subscriber(self, name: str) -> None:
-        """Delete a durable subscriber that is not connected. Its position no longer holds back retention."""
-        await self._caller.call("topic_cursor_drop", name=check_subscriber(name))
+    async def drop_subscriber(self, name: str, *, dry_run: bool = False) -> None:
+        """Forget a durable subscriber that is not connected. Its position no longer holds back retention.
+
+        ``dry_run`` raises the same errors and changes nothing."""
+        await self._caller.call("topic_cursor_drop", name=check_subscriber(name), dry_run=dry_run)
 
     async def trim(self, before: int, *, dry_run: bool = False) -> dict[str, Any]:
         """Delete all records before this sequence, in whole segments. ``dry_run`` only returns what would be

@@ -452,3 +452,17 @@ def test_progress_bar_is_drawn_by_a_long_topic_replay(tmp_path: Path) -> None:
         os.close(screen)
     assert replaying.communicate(timeout=PATIENCE)[0] == b"replayed to topic:b: 40,000 records from 1 to 40000\n"
     assert b"replaying [" in shown
+
+
+def test_cli_topic_forget_deletes_the_cursor_of_a_durable_subscriber(topic: Cli) -> None:
+    """Through a server and on a log directly."""
+    topic("publish a 1")
+    topic("publish a 2")
+    topic("subscribe a --name ledger --from-beginning --limit 1")
+    would = topic("forget ledger --dry-run --json").json
+    assert would == {"ok": True, "name": "ledger", "confirmed": 1, "lag": 1, "dryRun": True}
+    assert [one["name"] for one in topic("show a --json").json["following"]] == ["ledger"]
+    assert topic("forget ledger").out == "forgotten: ledger, confirmed up to 1, 1 records behind\n"
+    assert topic("show a --json").json["following"] == []
+    for more in ("", " --dry-run"):
+        assert topic(f"forget ledger --json{more}", code=3).complaint["code"] == "not_found"

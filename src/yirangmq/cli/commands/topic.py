@@ -6,7 +6,7 @@ delivery limits of a running server until it stops."""
 import argparse
 from typing import Any
 
-from yirangmq.cli import output
+from yirangmq.cli import arguments, output
 from yirangmq.cli.arguments import shorten_instant
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands import topic_common, topic_io, topic_replay
@@ -128,6 +128,35 @@ def _may_follow(row: dict[str, Any], topic: str) -> bool:
     return len(plain) < len(words) or make_filter(plain).wants(topic)
 
 
+def forget_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the durable subscriber, as 'topic list' shows it")
+    arguments.dry_run(parser)
+    topic_common.add_options(parser)
+
+
+def run_forget(args: argparse.Namespace, screen: Screen) -> int:
+    with topic_common.open_topics(args) as topics:
+        known = {row["name"]: row for row in topics.subscribers() if row["name"]}
+        topics.drop_subscriber(args.name, dry_run=args.dry_run)
+    row = known.get(args.name, {})
+    value = {"name": args.name, "confirmed": row.get("confirmed"), "lag": row.get("lag"), "dryRun": args.dry_run}
+    text = f"{'would have been forgotten' if args.dry_run else 'forgotten'}: {args.name}"
+    if row:
+        text += f", confirmed up to {row['confirmed']}, {row['lag']:,} records behind"
+    screen.answer(value, text)
+    return output.OK
+
+
+FORGET = Command(
+    about="Forget a durable subscriber that is not connected: its cursor is deleted, and the log keeps no records for "
+    "it any more. If it subscribes again under its name, it starts as a new one.",
+    examples=(
+        ("what would be forgotten?", "yirangmq topic forget ledger --dry-run"),
+        ("do it", "yirangmq topic forget ledger"),
+    ),
+    options=forget_options,
+    run=run_forget,
+)
 COMMANDS = {
     "topic": Command(
         about="Topics: every subscriber gets every record, in order (docs/topics.md). Through the server where one "
@@ -168,6 +197,7 @@ COMMANDS = {
             "tail": ("the last records", topic_io.TAIL),
             "replay": ("records once more, printed or published", topic_replay.REPLAY),
             "trim": ("give up the oldest records", topic_replay.TRIM),
+            "forget": ("forget a durable subscriber", FORGET),
             "tune": ("see and change how a running server sends", COMMAND),
         },
     ),

@@ -1,6 +1,7 @@
 /* Topics: their log, the subscribers and their lag, the bridges to queues. */
 
-import { Refused, get } from "../api.js";
+import { Refused, del, get, path, withQuery } from "../api.js";
+import { complain, confirm, note } from "../dialogs.js";
 import { h, put, replace, walkable } from "../dom.js";
 import { bytes, count, moment, rate } from "../format.js";
 import { link } from "../router.js";
@@ -28,6 +29,7 @@ const SUBSCRIBERS = [
   { name: "lag", isNumber: true, of: (row) => count(row.lag) },
   { name: "recoveries", isNumber: true, of: (row) => count(row.recoveries) },
   { name: "from", of: (row) => row.peer ?? `offline since ${moment(row.heardAt)}` },
+  { name: "forget", of: (row) => (row.state === "offline" ? forgetButton(row) : "") },
 ];
 const BRIDGES = [
   { name: "bridge", isHead: true, of: (row) => row.name },
@@ -103,6 +105,25 @@ class TopicsPage {
     this.empty.hidden = found.topics.length > 0;
     this.alone.hidden = subscribers.length > 0;
     this.unbridged.hidden = bridges.length > 0;
+  }
+}
+
+function forgetButton(row) {
+  const label = `Forget ${row.name}`;
+  return h("button", { type: "button", class: "small", "aria-label": label, onclick: () => forget(row) }, "Forget");
+}
+
+/** Forget a durable subscriber, after the server has said in a dry run that it may be forgotten. */
+async function forget(row) {
+  const where = path`cursors/${row.name}`;
+  try {
+    await del(withQuery(where, { dryRun: true }));
+    const text = `It has confirmed up to ${count(row.confirmed)}, and is ${count(row.lag)} records behind. Its position is deleted, and the log keeps no records for it.`;
+    if (!(await confirm(`Forget ${row.name}?`, { text, yes: "Forget it", isDanger: true }))) return;
+    await del(where);
+    note(`${row.name} is forgotten.`);
+  } catch (error) {
+    complain(error);
   }
 }
 

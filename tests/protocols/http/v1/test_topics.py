@@ -280,7 +280,10 @@ def test_cursor_is_set_listed_deleted_and_survives_a_restart(site: Site) -> None
     assert [one["name"] for one in site.good("GET", "/v1/cursors")["cursors"]] == ["q"]
     assert site.ask("PUT", "/v1/cursors/q", {"sequence": 4}).refusal == (400, "bad_input", "sequence")
     assert site.ask("PUT", "/v1/cursors/q", {"sequence": 1, "epoch": "0"}).refusal == (409, "wrong_epoch", "epoch")
-    assert site.good("DELETE", "/v1/cursors/q") == {"dropped": True}
+    assert site.good("DELETE", "/v1/cursors/q?dryRun=true") == {"dropped": True, "dryRun": True}
+    assert site.good("GET", "/v1/cursors/q")["sequence"] == 1
+    assert site.good("DELETE", "/v1/cursors/q") == {"dropped": True, "dryRun": False}
+    assert site.ask("DELETE", "/v1/cursors/q?dryRun=true").status == 404
     assert site.ask("GET", "/v1/cursors/q").status == site.ask("DELETE", "/v1/cursors/q").status == 404
 
 

@@ -21,7 +21,7 @@ from yirangmq.fsio.background import Call, Done, LoopExecutor
 from yirangmq.observe.logs import log as journal
 from yirangmq.observe.logs import values
 from yirangmq.protocols.http.types import BodyWriter, Response
-from yirangmq.protocols.http.v1.endpoint import Endpoint, EndpointCall, Field, text, whole
+from yirangmq.protocols.http.v1.endpoint import BOOLEAN, Endpoint, EndpointCall, Field, text, whole
 from yirangmq.protocols.http.v1.schemas import COUNT, FLAG, items, ref, struct
 from yirangmq.topics.cursors import check_epoch
 from yirangmq.topics.publisher import Publisher
@@ -312,7 +312,8 @@ def put_cursor(call: EndpointCall) -> None:
 
 
 def drop_cursor(call: EndpointCall) -> None:
-    call.call("topic_cursor_drop", {"name": call.path["name"]}, lambda was: call.reply({"dropped": was}))
+    values = call.values()
+    call.call("topic_cursor_drop", values, lambda was: call.reply({"dropped": was, "dryRun": values["dry_run"]}))
 
 
 def _shown(cursor: Cursor) -> dict[str, Any]:
@@ -342,6 +343,7 @@ CURSOR_BODY = (
     Field("epoch", text(64), "the epoch that the sequence belongs to"),
     Field("filter", text(10_000), "what is followed, in your own words", "*"),
 )
+DRY_RUN = Field("dryRun", BOOLEAN, "say whether it could be forgotten, and change nothing", False, key="dry_run")
 ONE_CURSOR = "/v1/cursors/{name}"
 CURSORS = (
     Endpoint("GET", "/v1/cursors", "Every durable subscriber's cursor", list_cursors, "topics", "follow",
@@ -352,5 +354,5 @@ CURSORS = (
              put_cursor, "topics", "consume", ref("Cursor"), body=CURSOR_BODY,
              refusals=(*REFUSALS, "retired", "wrong_epoch", "wrong_state")),
     Endpoint("DELETE", ONE_CURSOR, "Forget a durable subscriber; the log is held back by it no longer", drop_cursor,
-             "topics", "consume", struct(dropped=FLAG), refusals=REFUSALS),
+             "topics", "consume", struct(dropped=FLAG, dryRun=FLAG), query=(DRY_RUN,), refusals=REFUSALS),
 )  # fmt: skip
