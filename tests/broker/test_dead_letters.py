@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.stores import KINDS, Place
-from yirangmq.broker.dead_letters import MAX_PER_COMMIT, DeadLetters
+from yirangmq.broker.dead_letters import DeadLetters
+from yirangmq.broker.message_moves import MAX_PER_COMMIT
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadFilter, BadInput, NotFound, WrongState
 from yirangmq.core.policy import DAY_MS

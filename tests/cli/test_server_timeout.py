@@ -26,6 +26,7 @@ EXTRA = {
     "dlq redrive": ["--all"],
     "dlq requeue": ["--all"],
     "drop": ["--whole-queue"],
+    "purge": ["--all"],
     "processor set": ["{}"],
     "topic publish": ["NEWS", "text"],
     "topic trim": ["--before-seq", "1"],

@@ -15,8 +15,9 @@ from yirangmq.admin.queue_reads import read_page
 from yirangmq.admin.registry import Done, Given, MethodArguments, PagedMethods, read_arguments
 from yirangmq.broker import policies
 from yirangmq.broker.admission import dry_run
-from yirangmq.broker.dead_letters import KINDS, search_page
+from yirangmq.broker.dead_letters import KINDS
 from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.message_moves import BACKLOG, search_page
 from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.queries import check_state
 from yirangmq.broker.queues import Queues
@@ -134,12 +135,23 @@ def purge(queues: Queues, given: Given) -> dict[str, Any]:
     return _moved(queues.dead_letters.purge(**chosen, state=state))
 
 
+def purge_backlog(queues: Queues, given: Given) -> dict[str, Any]:
+    """Drop waiting messages of a queue."""
+    chosen, state = read_arguments(
+        given, lambda values: (_selected(values), values.choice("state", "backlog", tuple(BACKLOG)))
+    )
+    return _moved(queues.purge(**chosen, state=state))
+
+
 def _chosen(values: MethodArguments) -> dict[str, Any]:
     """Read the arguments that all moves of dead letters have."""
+    return {**_selected(values), "ids": values.optional_ids()}
+
+
+def _selected(values: MethodArguments) -> dict[str, Any]:
     return {
         "queue": values.queue(),
         "filter": values.text("filter"),
-        "ids": values.optional_ids(),
         "all": values.flag("all", False),
         "limit": values.take("limit", None),
         "dry_run": values.flag("dry_run", False),
@@ -391,6 +403,7 @@ def _add_paged_methods(methods: "MethodRegistry", pages: PagedMethods) -> None:
     methods.add_paged(pages, "processor_set", put_paged)
     methods.add_paged(pages, "queue_configure", configure)
     methods.add_paged(pages, "queue_clear", clear)
+    methods.add_paged(pages, "queue_purge", purge_backlog)
     methods.add_paged(pages, "failed_renew", redrive_failed)
     methods.add_paged(pages, "failed_abandon", drop_failed)
     methods.add_paged(pages, "sweep", sweep)

@@ -140,7 +140,7 @@ METHODS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(
         (
             "check_policy", "set_policy", "processor_set", "queue_configure", "dispatch_set", "delete_queue",
-            "queue_clear", "drop", "dlq_purge", "failed_abandon",
+            "queue_clear", "queue_purge", "drop", "dlq_purge", "failed_abandon",
         ),
         (ADMIN, QUEUE),
     ),

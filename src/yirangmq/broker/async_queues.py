@@ -11,7 +11,8 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 
-from yirangmq.broker.dead_letters import BODIES_PER_PAGE, DeadLetters
+from yirangmq.broker.dead_letters import DeadLetters
+from yirangmq.broker.message_moves import BODIES_PER_PAGE
 from yirangmq.broker.queues import NO_TOPICS, Queues
 from yirangmq.broker.settle import MAX_PER_CALL
 from yirangmq.broker.subscription import Subscription
@@ -86,6 +87,7 @@ class AsyncQueues:
     resume = threaded(Queues.resume)
     schedules = threaded(Queues.schedules)
     drop = threaded(Queues.drop)
+    purge = threaded(Queues.purge)
     delete_queue = threaded(Queues.delete_queue)
     sweep = threaded(Queues.sweep)
     consumer_beat = threaded(Queues.consumer_beat)

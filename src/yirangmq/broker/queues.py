@@ -29,7 +29,7 @@ from yirangmq.core.errors import BadInput, Unavailable
 from yirangmq.core.events import QueueChanged
 from yirangmq.core.message import RANK_LAST, Counts, Envelope, Reason, check_reason, new_envelope
 from yirangmq.core.policy import show_policy
-from yirangmq.core.ports import AddResult, Clock, Finding, Ids, Store, Transaction
+from yirangmq.core.ports import AddResult, Clock, Finding, Ids, MoveResult, Store, Transaction
 from yirangmq.format.delivery import MessageDelivery, MessageView
 from yirangmq.format.envelope import NewMessage, build, read
 
@@ -404,6 +404,24 @@ class Queues(AbstractContextManager["Queues"]):
         validation.check_queue(queue)
         validation.check_many(ids, "ids")
         return self._committer.run(lambda transaction: self._operations.drop(transaction, queue, ids))
+
+    def purge(
+        self,
+        queue: str,
+        filter: str = "",
+        *,
+        all: bool = False,
+        state: str = "backlog",
+        limit: int | None = None,
+        dry_run: bool = False,
+    ) -> MoveResult:
+        """Drop the waiting messages of a queue that match a filter, or ``all`` of them; ``limit`` takes the oldest.
+
+        ``state`` is ``ready``, ``delayed``, ``held``, or ``backlog`` for the three. Other messages and the policy
+        stay."""
+        from yirangmq.broker.message_moves import purge  # imports this module
+
+        return purge(self, queue, filter, all=all, state=state, limit=limit, dry_run=dry_run)
 
     # -- consumer registry ----------------------------------------------------------------------------------------
 

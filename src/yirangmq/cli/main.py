@@ -43,6 +43,7 @@ COMMAND_MODULES: dict[str, tuple[str, str]] = {
     "processor": ("commands.policy", "what messages must pass before a queue stores them"),
     "dlq": ("commands.dlq", "find, count and move the dead letters"),
     "drop": ("commands.maintenance", "give messages up, or a whole queue"),
+    "purge": ("commands.maintenance", "drop the backlog of a queue"),
     "sweep": ("commands.maintenance", "do at once what time brings: delays, lapsed leases, retention"),
     "check": ("commands.maintenance", "look for damage in a store"),
     "repair": ("commands.maintenance", "mend what check finds"),

@@ -174,6 +174,24 @@ async def drop(client: Caller, queue: str, ids: Sequence[str]) -> Results:
     return [None if one is None else error_of(*one) for one in answers]
 
 
+async def purge(
+    client: Caller,
+    queue: str,
+    filter: str = "",
+    *,
+    all: bool = False,
+    state: str = "backlog",
+    limit: int | None = None,
+    dry_run: bool = False,
+) -> MoveResult:
+    """Drop the waiting messages of a queue that match a filter, or ``all`` of them; ``limit`` takes the oldest.
+
+    ``state`` is ``ready``, ``delayed``, ``held``, or ``backlog`` for the three. Other messages and the policy stay."""
+    values: dict[str, Any] = {"filter": filter, "all": all, "state": state, "limit": limit, "dry_run": dry_run}
+    moved = await client.call("queue_purge", queue=queue, **values)
+    return MoveResult(moved["count"], moved["ids"])
+
+
 async def sweep(client: Caller) -> int:
     """Run the server's sweep (expiry, delays, timeouts) completely. Return how many messages changed."""
     return int(await client.call("sweep"))

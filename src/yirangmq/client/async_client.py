@@ -305,6 +305,7 @@ class AsyncClient:
     resume = admin_calls.resume
     schedules = admin_calls.schedules
     drop = admin_calls.drop
+    purge = admin_calls.purge
     sweep = admin_calls.sweep
     delete_queue = admin_calls.delete_queue
     consumer_beat = admin_calls.consumer_beat

@@ -214,6 +214,7 @@ class Client:
     resume = blocking(AsyncClient.resume)
     schedules = blocking(AsyncClient.schedules)
     drop = blocking(AsyncClient.drop)
+    purge = blocking(AsyncClient.purge)
     delete_queue = blocking(AsyncClient.delete_queue)
     sweep = blocking(AsyncClient.sweep)
     consumer_beat = blocking(AsyncClient.consumer_beat)

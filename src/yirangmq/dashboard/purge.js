@@ -8,6 +8,7 @@ import { Progress } from "./progress.js";
 import { DROPPABLE, STATES } from "./states.js";
 
 const PER_STEP = 500;
+const WAITING = ["ready", "delayed", "held"];
 
 /** Ask what, ask for the name of the queue, do it. */
 export async function purge(view, queue, counts) {
@@ -72,6 +73,7 @@ async function drop(queue, state, limit) {
   if (state === "dead" || state === "parked") {
     return (await post(path`queues/${queue}/dead-letters/purge`, { all: true, state, limit }, { patience: 0 })).count;
   }
+  if (WAITING.includes(state)) return (await post(path`queues/${queue}/purge`, { all: true, state, limit }, { patience: 0 })).count;
   const page = await get(withQuery(path`queues/${queue}/messages`, { state, limit }));
   if (page.messages.length === 0) return 0;
   const ids = page.messages.map((message) => message.messageId);

@@ -137,3 +137,23 @@ def test_store_damaged_is_reported_by_every_command_for_a_file_of_another_kind(c
     for line in ("status", "publish -q mail 1", "check", "repair"):
         result = cli(f"{line} --json")
         assert (result.code, result.complaint["code"]) == (5, "store_damaged")
+
+
+def test_cli_purge_drops_the_backlog_and_nothing_without_a_selection(at: Cli) -> None:
+    for n in range(3):
+        at(f"publish -q mail --id m-{n}", f'{{"n": {n}}}')
+    assert at("purge -q mail --json", code=2).complaint["field"] == "filter"
+    would = at("purge -q mail --all --dry-run --json").json
+    assert would == {
+        "ok": True,
+        "did": "purged",
+        "queue": "mail",
+        "count": 3,
+        "ids": ["m-0", "m-1", "m-2"],
+        "dryRun": True,
+    }
+    assert at("purge -q mail --filter 'payload.n=1'").out == "purged: 1 message of mail\n"
+    assert at("purge -q mail --all --limit 1 --state ready --json").json["ids"] == ["m-0"]
+    assert at("purge -q mail --all").out == "purged: 1 message of mail\n"
+    assert at("status -q mail --json").json["queues"][0]["ready"] == 0
+    assert at("purge -q nowhere --all --json", code=3).complaint["code"] == "not_found"

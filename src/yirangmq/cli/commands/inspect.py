@@ -5,7 +5,7 @@ import os
 from itertools import islice
 from typing import Any
 
-from yirangmq.broker.dead_letters import search
+from yirangmq.broker.message_moves import search
 from yirangmq.broker.queries import STATES, TOTALS
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output

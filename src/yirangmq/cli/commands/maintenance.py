@@ -7,6 +7,7 @@ import argparse
 from collections import Counter
 from typing import Any
 
+from yirangmq.broker.message_moves import BACKLOG
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import count_text
@@ -101,6 +102,30 @@ def _did(args: argparse.Namespace, did: str) -> str:
     return f"would have been {did}" if args.dry_run else did
 
 
+# -- purge ----------------------------------------------------------------------------------------------------------
+
+
+def purge_options(parser: argparse.ArgumentParser) -> None:
+    arguments.queue(parser)
+    arguments.filter_option(parser)
+    parser.add_argument("--all", action="store_true", help="all of them")
+    parser.add_argument(
+        "--state", choices=[*BACKLOG], default="backlog", help="which of the waiting ones (default: backlog, all three)"
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="at most this many, the first that arrived")
+    arguments.dry_run(parser)
+    arguments.store(parser)
+
+
+def run_purge(args: argparse.Namespace, screen: Screen) -> int:
+    names = ("filter", "all", "state", "limit", "dry_run")
+    with connection.open_existing(args) as queues:
+        moved = queues.purge(args.queue, **{name: getattr(args, name) for name in names})
+    value = {"did": "purged", "queue": args.queue, "count": moved.count, "ids": moved.ids, "dryRun": args.dry_run}
+    screen.answer(value, f"{_did(args, 'purged')}: {count_text(moved.count, 'message')} of {args.queue}")
+    return output.OK
+
+
 # -- sweep ----------------------------------------------------------------------------------------------------------
 
 
@@ -188,6 +213,17 @@ COMMANDS = {
         ),
         options=drop_options,
         run=run_drop,
+    ),
+    "purge": Command(
+        about="Drop the backlog of a queue: the messages that are ready, delayed, or held behind another one of their "
+        "group. Messages that are leased, dead, parked or done stay, and so does the policy. There is no way back.",
+        examples=(
+            ("how many would it be?", "yirangmq purge --queue telemetry --all --dry-run"),
+            ("all of them", "yirangmq purge --queue telemetry --all"),
+            ("those that are older than a day", "yirangmq purge --queue telemetry --filter 'publishedAt<1d ago'"),
+        ),
+        options=purge_options,
+        run=run_purge,
     ),
     "sweep": Command(
         about="Do at once what time brings: delayed messages become ready, lapsed leases end, old history goes. "

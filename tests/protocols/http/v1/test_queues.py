@@ -151,6 +151,19 @@ def test_drop_of_one_and_of_many_messages_with_unknown_ids_reported(web: Web) ->
     assert web.good("GET", MESSAGES)["messages"] == []
 
 
+def test_purge_drops_the_backlog_after_a_dry_run(web: Web) -> None:
+    ids = [one["messageId"] for one in web.good("POST", MESSAGES, [1, 2, 3])["messages"]]
+    path = "/v1/queues/mail/purge"
+    assert web.refused("POST", path, {}) == (400, "bad_input", "filter")
+    assert web.refused("POST", path, {"all": True, "state": "dead"}) == (400, "bad_input", "state")
+    assert web.refused("POST", "/v1/queues/nowhere/purge", {"all": True})[:2] == (404, "not_found")
+    dry = web.good("POST", path, {"all": True, "limit": 2, "dryRun": True})
+    assert dry == {"queue": "mail", "count": 2, "ids": ids[:2], "dryRun": True}
+    assert len(web.good("GET", MESSAGES)["messages"]) == 3
+    assert web.good("POST", path, {"all": True})["count"] == 3
+    assert web.good("GET", MESSAGES)["messages"] == []
+
+
 # -- dead letters ---------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from yirangmq.broker.dead_letters import KINDS
+from yirangmq.broker.message_moves import BACKLOG, MAX_MOVED
 from yirangmq.core.errors import NotFound, PayloadDamaged
 from yirangmq.core.topics import NewRecord
 from yirangmq.format import cloudevents
@@ -132,7 +133,7 @@ ENDPOINTS = (
 )  # fmt: skip
 
 
-# -- dead letters ------------------------------------------------------------------------------------------------------
+# -- dead letters and the backlog --------------------------------------------------------------------------------------
 
 
 def find(call: EndpointCall) -> None:
@@ -161,13 +162,17 @@ def _move_handler(method: str) -> EndpointHandler:
 
 DEAD_LETTERS = "/v1/queues/{queue}/dead-letters"
 DEAD_LETTER_STATE = Field("state", choice(*KINDS), "the dead ones, those set aside (parked), or all", "dead")
-WHICH = (
+HOW = (
     FILTER,
-    Field("ids", many(MESSAGE_ID), "these, whatever their state; all must be dead letters, or nothing moves"),
-    Field("all", BOOLEAN, "all of them; needed where there is neither filter nor ids", False),
-    Field("limit", whole(1, 10**9), "at most so many, the oldest first"),
+    Field("all", BOOLEAN, "all of them; needed where nothing else selects them", False),
+    Field("limit", whole(1, MAX_MOVED), "at most so many, the oldest first"),
     Field("dryRun", BOOLEAN, "say what would happen and change nothing", False, key="dry_run"),
 )
+WHICH = (
+    *HOW,
+    Field("ids", many(MESSAGE_ID), "these, whatever their state; all must be dead letters, or nothing moves"),
+)
+BACKLOG_STATE = Field("state", choice(*BACKLOG), "which of the waiting ones; backlog is all three", "backlog")
 REFUSALS = ("bad_filter", "not_found", "wrong_state")
 
 DEAD_LETTER_ENDPOINTS = (
@@ -187,6 +192,9 @@ DEAD_LETTER_ENDPOINTS = (
     Endpoint("POST", f"{DEAD_LETTERS}/purge",
              "Give up for good", _move_handler("dlq_purge"), "dead letters", "admin", ref("Moved"),
              body=(*WHICH, DEAD_LETTER_STATE), refusals=REFUSALS),
+    Endpoint("POST", "/v1/queues/{queue}/purge", "Drop the messages that wait: ready, delayed and held ones",
+             _move_handler("queue_purge"), "messages", "admin", ref("Moved"), body=(*HOW, BACKLOG_STATE),
+             refusals=("bad_filter", "not_found")),
 )  # fmt: skip
 
 
