@@ -13,13 +13,13 @@ from collections.abc import Iterable
 
 from yirangmq.broker.quota import check_new_queues
 from yirangmq.core.errors import BadInput, BadPolicy
-from yirangmq.core.policy import MAX_DLQ_NAME_CHARS, default_dlq_name
+from yirangmq.core.policy import DLQ_SUFFIX, MAX_DLQ_NAME_CHARS, default_dlq_name
 from yirangmq.core.ports import Transaction
 
 COMPLETE = "dead-letter-queues/complete"
+"""Note that exists once the table covers all policies of the store."""
 HEAD = "dead-letter-queues/names/"
 PAIRS = "dead-letter-queues/sources/"
-DLQ_SUFFIX = default_dlq_name("")
 
 
 # -- lookups -----------------------------------------------------------------------------------------------------------
@@ -100,6 +100,7 @@ def set_policy(transaction: Transaction, queue: str, text: str | None) -> None:
 
 
 def delete_queue(transaction: Transaction, queue: str) -> None:
+    """Delete a queue with its policy and its entry in the table."""
     before = dlq_name(transaction, queue)
     transaction.delete_queue(queue)
     _remove(transaction, before, queue)

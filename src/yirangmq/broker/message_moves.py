@@ -7,6 +7,7 @@ filter or the result needs them. ``broker.dead_letters`` moves dead letters, ``p
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from yirangmq.broker.queries import shown
@@ -193,7 +194,7 @@ class MessageMover:
             for state in choice.states:
                 found = search(self._queues, source, state, choice.node, bodies=False)
                 chosen.extend(view.message.seq for view in found)
-        return array("q", sorted(chosen))
+        return array("q", (seq for seq, _ in groupby(sorted(chosen))))  # once, also if it changed its state meanwhile
 
     def _named(self, choice: MessageSelection, ids: Sequence[str], goal: State) -> list[Message]:
         """Return the messages named by id. Raise if one is unknown or not a dead letter; then nothing is moved."""

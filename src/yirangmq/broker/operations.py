@@ -83,7 +83,7 @@ class QueueOperations:
         """Store new envelopes of one queue; they are already validated."""
         now = self.clock.now_ms()
         if not transaction.has_queue(queue):
-            self._check_new_queue(transaction, queue, len(envelopes))
+            self.check_new_queue(transaction, queue, len(envelopes))
         if now >= self.store_time.record_at:
             self.store_time.renew_record(transaction)
         policy = transaction.policy(queue)
@@ -156,8 +156,8 @@ class QueueOperations:
         if coming.messages:
             self.enforce_quota(transaction, policy, queue, coming, now)
 
-    def _check_new_queue(self, transaction: Transaction, queue: str, count: int) -> None:
-        """Raise if publishing may not make this queue; its ``count`` messages are recorded as refused."""
+    def check_new_queue(self, transaction: Transaction, queue: str, count: int) -> None:
+        """Raise if messages may not make this queue; its ``count`` messages are recorded as refused."""
         try:
             dead_letter_sources.check_publish(transaction, [queue], self.defaults.max_queues)
         except QueueError as error:

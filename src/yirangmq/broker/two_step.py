@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from yirangmq.broker.admission.admission import Admitted
-from yirangmq.broker.dead_letter_sources import check_publish
 from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.quota import check_growth
 from yirangmq.broker.selection import MAX_SWEEPS, IntegrityCheck
@@ -67,7 +66,8 @@ class Drafts:
 
         ``namespace`` is the queue's name in the HTTP queue if that name is too long for a queue name."""
         now = self._clock.now_ms()
-        check_publish(transaction, [queue], self._operations.defaults.max_queues)
+        if not transaction.has_queue(queue):
+            self._operations.check_new_queue(transaction, queue, len(drafts))
         self._found(transaction, queue, namespace)
         until = now + self._operations.defaults.draft_in(transaction.policy(queue))
         members = [(queue, id, rank, now, now, 0, None, _header(rank), b"", False, 0, 0) for id, rank in drafts]
