@@ -590,3 +590,14 @@ class EndingDuty:
 
     def refusal(self) -> NotActive:
         return NotActive("this node is standby in term 2")
+
+
+@pytest.mark.parametrize("targets", [("queue:mail", "queue:mail-dlq"), ("queue:mail-dlq", "dlq:mail")])
+def test_sink_batch_for_a_queue_and_its_dead_letter_queue_is_refused_completely(
+    house: BatchServer, targets: tuple[str, str]
+) -> None:
+    """The name shows the dead letters of a queue that the same batch would make."""
+    stage = house.stage(0, "0-0", *(row(target, number, reason="bad") for number, target in enumerate(targets)))
+    with pytest.raises(BadInput, match="'mail-dlq' shows the dead letters of 'mail'"):
+        house.commit(0, stage)
+    assert (house.counts("mail"), house.counts("mail-dlq")) == (Counts(), Counts())
