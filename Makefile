@@ -85,6 +85,15 @@ trace-modules: setup ## how many modules one publish and one catch-up touch, and
 pictures: setup browser ## make the pictures of the dashboard in docs/pictures anew
 	$(BIN)/python tools/screenshots.py
 
+.PHONY: docs docs-serve
+docs: setup ## build the documentation as a site in build/docs; warnings are errors
+	$(BIN)/sphinx-build -q -W --keep-going -b html -d build/doctrees docs build/docs
+	@echo "open build/docs/index.html, or run: make docs-serve"
+
+docs-serve: docs ## build the documentation and serve it at http://127.0.0.1:8001
+	@echo "http://127.0.0.1:8001 until Ctrl-C"
+	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/docs 8001
+
 check: setup ## lint, format, types, layers; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -187,7 +196,7 @@ lock: ## pin anew what pyproject.toml asks for (LOCK_FLAGS=--upgrade takes newer
 	    --output-file requirements.lock $(LOCK_FLAGS) && \
 	"$$dir/bin/uv" pip compile --group build $(COMPILE) \
 	    --constraint requirements.lock --output-file requirements-build.lock $(LOCK_FLAGS) && \
-	"$$dir/bin/uv" pip compile pyproject.toml --all-extras --group test --group lint --group build --group package \
+	"$$dir/bin/uv" pip compile pyproject.toml --all-extras --group test --group lint --group docs --group build --group package \
 	    $(COMPILE) --constraint requirements.lock --constraint requirements-build.lock \
 	    --output-file requirements-dev.lock $(LOCK_FLAGS)
 

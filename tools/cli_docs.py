@@ -1,4 +1,4 @@
-"""Prints ``docs/cli.md`` from the parsers: ``python tools/cli_docs.py`` writes it, a test sees that it is current.
+"""Prints ``docs/cli.md`` and the pages of ``docs/cli`` from the parsers; a test compares them with the program.
 
 Made from the actions, not from ``--help``, whose layout differs between versions of Python."""
 
@@ -10,7 +10,9 @@ from yirangmq.cli import main, output
 from yirangmq.cli.command import Command
 from yirangmq.core.errors import every_error
 
-PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+DOCS = Path(__file__).parents[1] / "docs"
+APART = ("policy", "cluster", "pipeline")
+"""Commands with a page of their own, so that no page has more than 500 lines."""
 INTRO = """# The command line
 
 Every verb works on a store directly, without a daemon; several processes may do so at the same time. Where a server
@@ -62,13 +64,26 @@ null. `ack`, `nack` and `extend` print one such error for each lease that was re
 """
 
 
-def render() -> str:
-    """The whole page."""
-    whole = main.build()
-    parts = [INTRO, *_exit_codes(), "\n## Commands\n\n", *_summary()]
-    for name, inner in _inner(whole):
-        parts.extend(_command(f"yirangmq {name}", main.load(name), inner, 3))
-    return "".join(parts)
+def render() -> dict[str, str]:
+    """All pages by their names below ``docs``: the overview, and one page for each group of commands."""
+    parsers = dict(_inner(main.build()))
+    pages = {"cli.md": "".join([INTRO, *_exit_codes(), "\n## Commands\n", *_summary(), *_contents()])}
+    for title, page, names in _pages():
+        parts = [f"# Commands: {title}\n\n*Printed from the program by `python tools/cli_docs.py`.*\n"]
+        parts.append(f"The [overview](../cli.md) has what all commands share: stores, output, exit codes.\n")
+        for name in names:
+            parts.extend(_command(f"yirangmq {name}", main.load(name), parsers[name], 2))
+        pages[f"cli/{page}.md"] = "".join(parts)
+    return pages
+
+
+def _pages() -> Iterator[tuple[str, str, list[str]]]:
+    """Yield title, file name and commands of each page. Commands of ``APART`` have pages of their own."""
+    for group, commands in main.COMMAND_GROUPS.items():
+        rest = [name for name in commands if name not in APART]
+        if rest:
+            yield group, group.replace(" ", "-"), rest
+        yield from ((f"`{name}`", name, [name]) for name in commands if name in APART)
 
 
 def _exit_codes() -> Iterator[str]:
@@ -79,9 +94,17 @@ def _exit_codes() -> Iterator[str]:
 
 
 def _summary() -> Iterator[str]:
-    yield "| command | |\n|---|---|\n"
-    for name, (_, summary) in main.COMMAND_MODULES.items():
-        yield f"| [`{name}`](#yirangmq-{name}) | {summary} |\n"
+    places = {name: page for _, page, names in _pages() for name in names}
+    for group, commands in main.COMMAND_GROUPS.items():
+        yield f"\n### {group[0].upper()}{group[1:]}\n\n| command | |\n|---|---|\n"
+        for name, (_, summary) in commands.items():
+            yield f"| [`{name}`](cli/{places[name]}.md#yirangmq-{name}) | {summary} |\n"
+
+
+def _contents() -> Iterator[str]:
+    yield "\n```{toctree}\n:hidden:\n\n"
+    yield from (f"{title.replace('`', '')} <cli/{page}>\n" for title, page, _ in _pages())
+    yield "```\n"
 
 
 def _inner(made: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -115,7 +138,7 @@ def _options(made: argparse.ArgumentParser) -> Iterator[str]:
     if rows:
         yield "\n| option | |\n|---|---|\n" + "".join(rows)
     if takes_store:
-        yield "\nAnd [which store](#which-store).\n"
+        yield "\nAnd [which store](../cli.md#which-store).\n"
 
 
 def _spelled(action: argparse.Action) -> str:
@@ -139,5 +162,13 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
+def write() -> None:
+    for old in (DOCS / "cli").glob("*.md"):
+        old.unlink()
+    (DOCS / "cli").mkdir(exist_ok=True)
+    for name, text in render().items():
+        (DOCS / name).write_text(text)
+
+
 if __name__ == "__main__":
-    PAGE.write_text(render())
+    write()

@@ -10,7 +10,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "log-events.md"
 INTRO = """# Log events
 
 Every log line of a server, a cluster node or a consumer has one of these events. Events, levels and fields are an
-interface: a change is listed in the [changelog](../CHANGELOG.md).
+interface: a change is listed in the [changelog](project/changelog.md).
 
 *This page is printed from the program by `python tools/log_events_docs.py`.*
 

@@ -79,8 +79,40 @@ def test_cli_parser_loads_only_the_requested_command() -> None:
     assert list(action.choices) == ["status"]
 
 
-def test_cli_docs_page_is_current_with_the_commands() -> None:
-    assert cli_docs.PAGE.read_text() == cli_docs.render(), "run: python tools/cli_docs.py"
+def test_cli_docs_pages_are_current_with_the_commands() -> None:
+    pages = cli_docs.render()
+    assert {name: (cli_docs.DOCS / name).read_text() for name in pages} == pages, "run: python tools/cli_docs.py"
+    printed = {name for name in pages if "/" in name}
+    assert {f"cli/{path.name}" for path in (cli_docs.DOCS / "cli").iterdir()} == printed
+
+
+def test_cli_help_without_a_command_lists_all_commands_by_group(cli: Cli) -> None:
+    shown = cli("").out
+    for group, commands in main.COMMAND_GROUPS.items():
+        section = shown.partition(f"\n{group}:\n")[2].partition("\n\n")[0]
+        assert [line.split()[0] for line in section.splitlines()] == list(commands)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("send", "publish"), ("receive", "consume"), ("redrive", "dlq redrive"), ("list", "queues"),
+     ("help", "--help"), ("version", "--version"), ("pulish", "publish")],
+)  # fmt: skip
+def test_cli_unknown_command_suggests_the_command_that_is_meant(cli: Cli, typed: str, meant: str) -> None:
+    refused = cli(typed)
+    assert refused.code == 2
+    assert f"there is no command {typed!r}; did you mean {meant!r}?" in refused.err
+
+
+def test_cli_docs_command_lists_prints_and_searches_pages(cli: Cli) -> None:
+    topics = {row["topic"] for row in cli("docs --json").json["pages"]}
+    assert {"policy", "start/first-queue", "cli/messages"} <= topics
+    assert cli("docs policy").out == (cli_docs.DOCS / "policy.md").read_text()
+    assert cli("docs first-queue --json").json["title"].startswith("The first queue")
+    found = cli("docs --find visibilityTimeoutSec --json").json["matches"]
+    assert "policy" in {row["topic"] for row in found}
+    refused = cli("docs polcy")
+    assert (refused.code, "did you mean 'policy'?" in refused.err) == (3, True)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

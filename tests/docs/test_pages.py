@@ -12,6 +12,7 @@ import pytest
 import yirangmq
 from tests.support.pages import code_blocks
 from tests.support.source_tree import source_files
+from tools import errors_docs
 from yirangmq.core.errors import every_error
 from yirangmq.core.policy import read_policy, show_policy
 from yirangmq.format.envelope import read as read_envelope
@@ -81,6 +82,11 @@ def test_sqlite_page_queries_run_and_every_table_is_listed(tmp_path: Path) -> No
 def test_error_codes_are_all_documented_on_the_cli_page() -> None:
     page = (ROOT / "docs/cli.md").read_text()
     assert [error.code for error in every_error() if f"`{error.code}`" not in page] == []
+
+
+def test_errors_page_is_current_and_has_advice_for_every_code() -> None:
+    assert errors_docs.PAGE.read_text() == errors_docs.page(), "run: python tools/errors_docs.py"
+    assert set(errors_docs.ADVICE) == {error.code for error in every_error()}
 
 
 def test_repository_files_mention_nothing_outside_the_project() -> None:

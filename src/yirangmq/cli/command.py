@@ -47,6 +47,9 @@ def _columns() -> int:
 class Parser(argparse.ArgumentParser):
     """Argument parser that raises ``BadInput`` on errors, so they have one line, an exit code and a JSON form."""
 
+    synonyms: Mapping[str, str] = {}
+    """Words that users of other tools may type for a choice, each with what it is called here."""
+
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=Formatter, allow_abbrev=False, **settings)
 
@@ -80,8 +83,10 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
-            near = nearest(str(value), known)
+            near = self.synonyms.get(str(value)) or nearest(str(value), known)
             hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
+            if isinstance(action, argparse._SubParsersAction):
+                raise argparse.ArgumentError(None, f"there is no command {value!r}; {hint}")
             raise argparse.ArgumentError(action, f"{value!r} is not one of them; {hint}")
 
 

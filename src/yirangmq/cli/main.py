@@ -17,59 +17,118 @@ from yirangmq.core.errors import QueueError, Unreachable
 
 # -- commands and parser -----------------------------------------------------------------------------------------------
 
-COMMAND_MODULES: dict[str, tuple[str, str]] = {
-    "publish": ("commands.publish", "put messages into a queue"),
-    "consume": ("commands.consume", "take messages and print them, or run a handler or a program for each"),
-    "ack": ("commands.consume", "say that the work on a leased message is done"),
-    "nack": ("commands.consume", "say that it failed: retried later, or dead"),
-    "extend": ("commands.consume", "keep a leased message longer"),
-    "consumer": ("commands.consumer", "see and steer the consumer processes"),
-    "peek": ("commands.inspect", "see the next messages without taking them"),
-    "show": ("commands.inspect", "see one message, wherever it stands"),
-    "status": ("commands.inspect", "how many messages are where"),
-    "queues": ("commands.inspect", "list the queues"),
-    "top": ("commands.watch", "a live view of all queues"),
-    "watch": ("commands.watch", "follow what happens, line by line"),
-    "metrics": ("commands.watch", "everything counted, for Prometheus"),
-    "queue": ("commands.queue", "pause and resume a queue"),
-    "dispatch": ("commands.queue", "by which strategy messages are given to consumers"),
-    "deliveries": ("commands.queue", "who got which message, and how that ended"),
-    "schedule": ("commands.queue", "messages by the clock, and when they come next"),
-    "health": ("commands.health", "is the server well?"),
-    "pair": ("commands.pair", "see, switch and mend a pair of nodes"),
-    "programs": ("commands.health", "which programs may use the server, and who was refused"),
-    "connections": ("commands.health", "who is connected to the server"),
-    "policy": ("commands.policy", "see, check and set the numbers that govern a queue"),
-    "processor": ("commands.policy", "what messages must pass before a queue stores them"),
-    "dlq": ("commands.dlq", "find, count and move the dead letters"),
-    "drop": ("commands.maintenance", "give messages up, or a whole queue"),
-    "purge": ("commands.maintenance", "drop the backlog of a queue"),
-    "sweep": ("commands.maintenance", "do at once what time brings: delays, lapsed leases, retention"),
-    "check": ("commands.maintenance", "look for damage in a store"),
-    "repair": ("commands.maintenance", "mend what check finds"),
-    "export": ("commands.transfer", "write queues to a file of JSON lines"),
-    "import": ("commands.transfer", "read such a file into a store, of either kind"),
-    "serve": ("commands.serve", "run the server that programs connect to"),
-    "token": ("commands.token", "make a token for clients or for a pair"),
-    "alert": ("commands.alert", "what is wrong with a server, and who is told"),
-    "cluster": ("commands.cluster", "the same queues on an etcd cluster"),
-    "demo": ("commands.demo", "publish, lease, ack, retry and bury, step by step"),
-    "topic": ("commands.topic", "publish to topics, follow them, replay them"),
-    "bridge": ("commands.bridge", "topics that feed queues"),
-    "files": ("commands.files", "see, check and clear away the files by date"),
-    "log": ("commands.log", "check and print the files of a log of topics"),
-    "pipeline": ("commands.pipeline", "work on messages in bulk, with Spark"),
-    "spark": ("commands.spark", "is Spark ready here? a quicker start for it"),
-    "torture": ("commands.torture", "cut the power of a store again and again, and count what was promised"),
-    "completion": ("commands.completion", "print a completion script for your shell"),
+COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
+    "messages": {
+        "publish": ("commands.publish", "publish messages to a queue"),
+        "consume": ("commands.consume", "lease messages and print them, or run a handler or a program for each"),
+        "ack": ("commands.consume", "acknowledge leased messages: the work is done"),
+        "nack": ("commands.consume", "report a failure: the message is retried later, or becomes a dead letter"),
+        "extend": ("commands.consume", "extend the lease of messages"),
+        "peek": ("commands.inspect", "print the next messages without leasing them"),
+        "show": ("commands.inspect", "print a message with its history, in whatever state it is"),
+        "drop": ("commands.maintenance", "drop messages, or a whole queue"),
+        "purge": ("commands.maintenance", "drop the backlog of a queue"),
+    },
+    "queues": {
+        "status": ("commands.inspect", "count the messages of each queue by state"),
+        "queues": ("commands.inspect", "list the queues"),
+        "queue": ("commands.queue", "pause and resume a queue"),
+        "policy": ("commands.policy", "print, check and set the policy of a queue"),
+        "schedule": ("commands.queue", "publish messages by a cron line"),
+        "processor": ("commands.policy", "check messages before a queue stores them"),
+        "dispatch": ("commands.queue", "choose the strategy that assigns messages to consumers"),
+        "deliveries": ("commands.queue", "list which consumer got which message, with the outcome"),
+        "consumer": ("commands.consumer", "list, pause, resume and drain consumer processes"),
+    },
+    "dead letters": {
+        "dlq": ("commands.dlq", "list, count, redrive, quarantine and purge dead letters"),
+    },
+    "topics": {
+        "topic": ("commands.topic", "publish to topics, subscribe to them, replay records"),
+        "bridge": ("commands.bridge", "copy the records of topics into queues"),
+        "log": ("commands.log", "check and print the files of a topic log"),
+    },
+    "server": {
+        "serve": ("commands.serve", "run the server"),
+        "health": ("commands.health", "report whether the server and the store work"),
+        "top": ("commands.watch", "show all queues live"),
+        "watch": ("commands.watch", "print events as they happen"),
+        "alert": ("commands.alert", "list and acknowledge alerts, test their sinks"),
+        "metrics": ("commands.watch", "print all metrics in the format of Prometheus"),
+        "connections": ("commands.health", "list the clients that are connected to the server"),
+        "programs": ("commands.health", "list the programs that may use the server, and refused clients"),
+        "token": ("commands.token", "make a token for clients or for a pair"),
+    },
+    "pair and cluster": {
+        "pair": ("commands.pair", "status, switch and history of a pair of nodes"),
+        "cluster": ("commands.cluster", "queues on an etcd cluster"),
+    },
+    "data": {
+        "export": ("commands.transfer", "write queues to a file of JSON lines"),
+        "import": ("commands.transfer", "read such a file into a store of any kind"),
+        "files": ("commands.files", "list, check and remove files by date"),
+        "pipeline": ("commands.pipeline", "process messages in bulk with Spark"),
+        "spark": ("commands.spark", "check that Spark works here, and make it start faster"),
+    },
+    "tools": {
+        "check": ("commands.maintenance", "look for damage in a store"),
+        "repair": ("commands.maintenance", "repair what check finds"),
+        "sweep": ("commands.maintenance", "apply now what is due: delays, expired leases, retention"),
+        "torture": ("commands.torture", "simulate power cuts of a store and count what was lost"),
+        "demo": ("commands.demo", "publish, lease, ack, retry and a dead letter, step by step"),
+        "docs": ("commands.docs", "print a page of the documentation"),
+        "completion": ("commands.completion", "print a completion script for your shell"),
+    },
 }
-ABOUT = "Yi-Rang MQ: a durable message queue that begins as a folder on one device."
+"""Commands by group, the most common first: the module that defines each one, and its summary."""
+COMMAND_MODULES = {name: row for group in COMMAND_GROUPS.values() for name, row in group.items()}
+SYNONYMS = {
+    **dict.fromkeys(("send", "put", "push", "enqueue", "add"), "publish"),
+    **dict.fromkeys(("receive", "get", "pop", "take", "lease", "work", "worker"), "consume"),
+    **dict.fromkeys(("list", "ls"), "queues"),
+    **dict.fromkeys(("stats", "count", "info"), "status"),
+    **dict.fromkeys(("start", "server", "run", "daemon"), "serve"),
+    **dict.fromkeys(("redrive", "requeue"), "dlq redrive"),
+    **dict.fromkeys(("subscribe", "replay"), "topic"),
+    **dict.fromkeys(("pause", "resume"), "queue"),
+    **dict.fromkeys(("backup", "dump"), "export"),
+    **dict.fromkeys(("restore", "load"), "import"),
+    **dict.fromkeys(("fsck", "verify"), "check"),
+    **dict.fromkeys(("doc", "man", "manual", "guide"), "docs"),
+    **{"delete": "drop", "complete": "ack", "fail": "nack", "renew": "extend", "retry": "nack"},
+    **{"help": "--help", "version": "--version", "cron": "schedule", "events": "watch", "alerts": "alert"},
+}
+"""Words of other tools for a command: an unknown command is answered with the one it means."""
+ABOUT = "Yi-Rang MQ: a durable message queue, on one device, behind a server or on a cluster."
 EXAMPLES = (
-    ("put a message in, see it, take it", 'yirangmq publish --queue mail \'{"to": "ann"}\''),
+    ("publish a message, count the messages, consume one", 'yirangmq publish --queue mail \'{"to": "ann"}\''),
     ("", "yirangmq status"),
     ("", "yirangmq consume --queue mail"),
-    ("see what the others do", "yirangmq publish --help"),
+    ("help of a command; a page of the documentation", "yirangmq publish --help"),
+    ("", "yirangmq docs first-queue"),
 )
+
+
+class MainParser(Parser):
+    """Parser of ``yirangmq`` itself: its help lists the commands by group."""
+
+    synonyms = SYNONYMS
+
+    def format_help(self) -> str:
+        width = max(map(len, COMMAND_MODULES))
+        groups = (
+            f"{title}:\n" + "\n".join(f"  {name:{width}}  {summary}" for name, (_, summary) in group.items())
+            for title, group in COMMAND_GROUPS.items()
+        )
+        return "\n\n".join(
+            (
+                f"usage: {self.prog} COMMAND [OPTION …]",
+                ABOUT,
+                *groups,
+                f"{self.prog} COMMAND --help describes a command; --version prints the version",
+                epilog(EXAMPLES) + "\n",
+            )
+        )
 
 
 def load(name: str) -> Command:
@@ -80,9 +139,11 @@ def load(name: str) -> Command:
 
 def build(*, only: str | None = None) -> ArgumentParser:
     """Build the parser. With ``only``, configure that command alone; if it is unknown, add only the names of all."""
-    parser = Parser(prog="yirangmq", description=ABOUT, epilog=epilog(EXAMPLES))
+    parser = MainParser(prog="yirangmq")
     parser.add_argument("--version", action="store_true", help="print the version")
-    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", prog=parser.prog)
+    commands = parser.add_subparsers(
+        title="commands", dest="command", metavar="COMMAND", prog=parser.prog, parser_class=Parser
+    )
     for name in (only,) if only in COMMAND_MODULES else COMMAND_MODULES:
         inner = commands.add_parser(name, help=COMMAND_MODULES[name][1])
         if only in (None, name):

@@ -8,7 +8,7 @@ from typing import Any
 import jsonschema_rs
 
 from tests.support.http_api import Web
-from tools import openapi_docs
+from tools import http_api_docs, openapi_docs
 from yirangmq.protocols.http.v1.rendering import STATUS_OF
 
 PAGE = (Path(__file__).parents[4] / "docs" / "http.md").read_text()
@@ -21,6 +21,12 @@ def resolved(schema: Any, document: Any) -> Any:
 
 def test_openapi_document_in_docs_is_current() -> None:
     assert openapi_docs.PAGE.read_text() == openapi_docs.render()
+
+
+def test_openapi_pages_of_endpoints_are_current() -> None:
+    folder = http_api_docs.DOCS / "reference"
+    pages = http_api_docs.render()
+    assert {name: (folder / name).read_text() for name in pages} == pages, "run: python tools/http_api_docs.py"
 
 
 def test_openapi_document_is_served_by_the_server(web: Web) -> None:
