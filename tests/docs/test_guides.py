@@ -66,7 +66,7 @@ def test_guide_commands_run_as_written(page: Path, tmp_path: Path) -> None:
     output = ""
     with ExitStack() as stack:
         for how, language, written in blocks_of(page):
-            text = re.sub(rf"\b(?<=:)({'|'.join(ports)})\b", lambda match: ports[match[0]], written)
+            text = re.sub(rf"\b({'|'.join(ports)})\b", lambda match: ports[match[0]], written)
             kind, _, value = how.partition(": ")
             if kind == "file":
                 (tmp_path / value).parent.mkdir(parents=True, exist_ok=True)
