@@ -1,8 +1,9 @@
-"""The commands and programs of the start pages, guides and concept pages run in order, each page in a folder of its own.
+"""The commands and programs of the README, the start pages, guides and concept pages run in order, each page in a folder of its own.
 
 A comment before a block says how it is run:
 
-- ``<!-- background -->``: a shell block that goes on; the page continues when it has printed its first line.
+- ``<!-- background -->``: a shell block that goes on; the page continues when it has printed its first line. With
+  ``<!-- background: COMMAND -->`` the command is run in place of the block.
 - ``<!-- file: NAME -->``: the text of a file that the reader writes.
 - ``<!-- exit: N -->``: the last command of the block ends with this exit code.
 - ``<!-- not run: REASON -->``: left out.
@@ -29,8 +30,10 @@ from tests.support.wait import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("start", "guides", "coming-from", "concepts")
-PAGES = [path for folder in FOLDERS for path in sorted((ROOT / "docs" / folder).glob("*.md"))]
-BLOCK = re.compile(r"(?:<!-- (?P<how>[^\n]*?) -->\n+)?```(?P<language>sh|python|text|c|js|json|ini)\n(?P<text>.*?)```", re.DOTALL)
+PAGES = [ROOT / "README.md", *(path for folder in FOLDERS for path in sorted((ROOT / "docs" / folder).glob("*.md")))]
+BLOCK = re.compile(
+    r"(?:<!-- (?P<how>[^\n]*?) -->\n+)?```(?P<language>sh|python|text|c|js|json|ini)\n(?P<text>.*?)```", re.DOTALL
+)
 PORTS = (8080, 7411, 61613)
 """Ports that pages name; a test uses free ones in their place."""
 
@@ -54,7 +57,7 @@ RUNNING = [
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("page", RUNNING, ids=lambda page: str(page.relative_to(ROOT / "docs").with_suffix("")))
+@pytest.mark.parametrize("page", RUNNING, ids=lambda page: str(page.relative_to(ROOT).with_suffix("")))
 def test_guide_commands_run_as_written(page: Path, tmp_path: Path) -> None:
     ports = {str(port): str(free_port()) for port in PORTS}
     here = {
@@ -72,7 +75,7 @@ def test_guide_commands_run_as_written(page: Path, tmp_path: Path) -> None:
                 (tmp_path / value).parent.mkdir(parents=True, exist_ok=True)
                 (tmp_path / value).write_text(text)
             elif kind == "background":
-                stack.enter_context(_background(text, tmp_path, here))
+                stack.enter_context(_background(value or text, tmp_path, here))
             elif language == "text" and output is not None:
                 _compare(written, output)
             elif language in ("sh", "python") and kind != "not run":
