@@ -3,11 +3,12 @@
 Made from the actions, not from ``--help``, whose layout differs between versions of Python."""
 
 import argparse
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from yirangmq.cli import main, output
-from yirangmq.cli.command import Command
+from yirangmq.cli.command import PAGE, Command
 from yirangmq.core.errors import every_error
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -70,7 +71,7 @@ def render() -> dict[str, str]:
     pages = {"cli.md": "".join([INTRO, *_exit_codes(), "\n## Commands\n", *_summary(), *_contents()])}
     for title, page, names in _pages():
         parts = [f"# Commands: {title}\n\n*Printed from the program by `python tools/cli_docs.py`.*\n"]
-        parts.append(f"The [overview](../cli.md) has what all commands share: stores, output, exit codes.\n")
+        parts.append("The [overview](../cli.md) has what all commands share: stores, output, exit codes.\n")
         for name in names:
             parts.extend(_command(f"yirangmq {name}", main.load(name), parsers[name], 2))
         pages[f"cli/{page}.md"] = "".join(parts)
@@ -114,7 +115,7 @@ def _inner(made: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Argume
 
 
 def _command(name: str, command: Command, made: argparse.ArgumentParser, level: int) -> Iterator[str]:
-    yield f"\n{'#' * level} {name}\n\n{command.about}\n"
+    yield f"\n{'#' * level} {name}\n\n{_link_pages(command.about)}\n"
     yield from _options(made)
     if not command.subcommands:
         yield "\n```sh\n"
@@ -158,7 +159,12 @@ def _help(action: argparse.Action) -> str:
     return _cell((action.help or "").replace("%(default)s", str(action.default)))
 
 
+def _link_pages(text: str) -> str:
+    return PAGE.sub(r"[\1](../\1.md)", text)
+
+
 def _cell(text: str) -> str:
+    text = re.sub(r"'yirangmq docs ([\w/-]+)'", r"[\1](../\1.md)", text)
     return text.replace("|", "\\|")
 
 

@@ -18,8 +18,8 @@ PAGES = {
 INTRO = """# HTTP endpoints {subject}
 
 Every endpoint of the API under `/v1`, with its scope, its parameters and the members of its JSON body. The other
-endpoints are on the page [{other}]({other}.md). [HTTP](../http.md) explains the API with examples. A server serves the same as an OpenAPI 3.1 document at
-`GET /v1/openapi.json`.
+endpoints are on the page [{other}]({other}.md). [HTTP](../http.md) explains the API with examples. A server serves the
+same as an OpenAPI 3.1 document at `GET /v1/openapi.json`.
 
 *Printed by `python tools/http_api_docs.py`.* **Bold** names are required. Errors are those of the page
 [errors](../errors.md), with the status given there.

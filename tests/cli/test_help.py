@@ -95,9 +95,16 @@ def test_cli_help_without_a_command_lists_all_commands_by_group(cli: Cli) -> Non
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("send", "publish"), ("receive", "consume"), ("redrive", "dlq redrive"), ("list", "queues"),
-     ("help", "--help"), ("version", "--version"), ("pulish", "publish")],
-)  # fmt: skip
+    [
+        ("send", "publish"),
+        ("receive", "consume"),
+        ("redrive", "dlq redrive"),
+        ("list", "queues"),
+        ("help", "--help"),
+        ("version", "--version"),
+        ("pulish", "publish"),
+    ],
+)
 def test_cli_unknown_command_suggests_the_command_that_is_meant(cli: Cli, typed: str, meant: str) -> None:
     refused = cli(typed)
     assert refused.code == 2

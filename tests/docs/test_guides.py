@@ -1,4 +1,5 @@
-"""The commands and programs of the README, the start pages, guides and concept pages run in order, each page in a folder of its own.
+"""The commands and programs of the README, the start pages, guides and concept pages run in order, each page in a
+folder of its own.
 
 A comment before a block says how it is run:
 

@@ -5,6 +5,7 @@ they are one line with an exit code, or JSON."""
 
 import argparse
 import os
+import re
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from yirangmq.core.validation import nearest
 
 Run = Callable[[argparse.Namespace, Screen], int]
 HELP_WIDTH = 90
+PAGE = re.compile(r"docs/([\w/-]+)\.md")
+"""A page of the documentation, as texts of commands and settings name it."""
 ARGPARSE_PHRASES = {
     "invalid int value:": "must be a whole number, not",
     "invalid float value:": "must be a number, not",
@@ -57,6 +60,11 @@ class Parser(argparse.ArgumentParser):
         for said, meant in ARGPARSE_PHRASES.items():
             message = message.replace(said, meant)
         raise BadInput(f"{message}; see '{self.prog} --help'")
+
+    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
+        if settings.get("help"):
+            settings["help"] = name_pages(settings["help"])
+        return super().add_argument(*names, **settings)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Reject unknown arguments in the parser of the command, which can suggest a near option.
@@ -119,8 +127,14 @@ class Command:
                 command.configure(inner.add_parser(name, help=summary))
 
 
+def name_pages(text: str) -> str:
+    """Name the command that prints a page, in place of its file: the help is also read without a clone."""
+    return PAGE.sub(r"'yirangmq docs \1'", text)
+
+
 def wrap_text(text: str) -> str:
     """Wrap each paragraph to ``HELP_WIDTH`` columns."""
+    text = name_pages(text)
     return "\n\n".join(textwrap.fill(part, HELP_WIDTH) for part in text.split("\n\n"))
 
 

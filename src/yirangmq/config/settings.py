@@ -69,6 +69,23 @@ def default_of(setting: "Field[Any]") -> str:
     return shown.removesuffix(".0")
 
 
+SECTIONS = {
+    "Store": "data",
+    "Addresses, tokens and TLS": "socket",
+    "Limits of clients": "max_frame_bytes",
+    "HTTP queue": "mq_admin_password",
+    "Backpressure and stop": "write_buffer_bytes",
+    "Limits of the store, admission control": "disk_low_bytes",
+    "Topics": "topics",
+    "STOMP": "stomp",
+    "Pair of nodes": "pair_peer",
+    "Files by date": "files_by_date",
+    "Alerts": "alerts",
+    "Cluster": "cluster_listen",
+    "Logs": "log_level",
+}
+"""Sections of the table in documentation and help: each title with its first setting."""
+
 # -- the table ---------------------------------------------------------------------------------------------------------
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -79,12 +96,12 @@ class Settings:
     data: str = setting(
         DATA_FOLDER,
         a_path(default=f"./{DATA_FOLDER}"),
-        "folder for the store, the socket and the lock; made if it is not there",
+        "folder for the store, the socket and the lock; created if it does not exist",
     )
     file_access: str = setting(
         "owner",
         one_of("owner", "group"),
-        "who may use the files, folders and sockets that the server makes: `owner` (modes 0600 and 0700), or its "
+        "who may use the files, folders and sockets that the server creates: `owner` (modes 0600 and 0700), or its "
         "`group` too (0660 and 2770; docs/security.md)",
     )
     store: str = setting(
@@ -99,13 +116,13 @@ class Settings:
     stay_awake: str = setting(
         "on",
         one_of("on", OFF),
-        "between quick requests look out for the next one instead of sleeping, for 0.15 ms at most, where there is "
-        "more than one processor; `off` saves power",
+        "spin for up to 0.15 ms between quick requests before blocking, on machines with more than one processor; "
+        "`off` saves power",
     )
     socket: str = setting(
         "",
         a_path(OFF, default="DATA/yirangmq.sock"),
-        "path of the unix socket, or `off`; whoever may write the file is trusted",
+        "path of the unix socket, or `off`; every user who may write to the file is trusted",
         shown="DATA/yirangmq.sock",
     )
     socket_mode: int = setting(
@@ -124,11 +141,11 @@ class Settings:
     token: str = setting(
         "",
         a_text,
-        "what TCP clients must show, and HTTP and STOMP clients that may do everything, at least 16 characters (as "
-        "every secret); rather in a file",
+        "the token that allows everything: required from TCP clients, accepted from HTTP and STOMP clients; at least "
+        "16 characters, as every secret. Prefer `token_file`",
         secret=True,
     )
-    token_file: str = setting("", a_path(), "file with the token; its first line counts")
+    token_file: str = setting("", a_path(), "file with the token in its first line")
     http: str = setting(
         "127.0.0.1:8080",
         a_text,
@@ -138,32 +155,32 @@ class Settings:
     cors_origins: tuple[str, ...] = setting(
         (),
         origin_names,
-        "origins whose pages may use HTTP without a token (docs/security.md), such as `https://app.example`, with "
-        "commas between them; `*`: any page that a browser shows may do everything here",
+        "origins whose pages may use HTTP without a token (docs/security.md), such as `https://app.example`, "
+        "separated by commas; `*`: every page in a browser may do everything",
         shown="this server's own",
     )
     http_hosts: tuple[str, ...] = setting(
         (),
         host_names,
         "host names by which clients without a token reach HTTP (docs/security.md), besides localhost and the "
-        "addresses it listens on, with commas between them; `*`: any, without protection from DNS rebinding",
+        "addresses it listens on, separated by commas; `*`: any, without protection from DNS rebinding",
     )
     http_tokens: tuple[TokenRule, ...] = setting(
-        (), token_rules, "what HTTP and STOMP clients may show, and do with it (below); a JSON array", secret=True
+        (), token_rules, "tokens of HTTP and STOMP clients, with their scopes (below); a JSON array", secret=True
     )
     programs: tuple[ProgramRule, ...] = setting(
         (),
         program_rules,
-        "the programs that may come over TCP, HTTP and STOMP, and no others (docs/dispatch.md); a JSON array",
+        "allow-list of the programs that may connect over TCP, HTTP and STOMP (docs/dispatch.md); a JSON array",
         secret=True,
     )
     routes: tuple[ProgramRoute, ...] = setting(
-        (), route_rules, "which of them sends to which: the table of sources and targets; a JSON array"
+        (), route_rules, "which program may send to which: a table of sources and targets; a JSON array"
     )
     webhook_secrets: str = setting(
         "",
         a_path(default="DATA/secrets"),
-        "folder with the secrets that webhooks are signed with, a file each",
+        "folder with the secrets that sign webhooks, one file for each",
         shown="DATA/secrets",
     )
     outgoing_networks: OutgoingNetworks = setting(  # noqa: RUF009  (it is frozen)
@@ -178,200 +195,214 @@ class Settings:
     tls_client_ca: str = setting(
         "",
         a_path(),
-        "authority that signed the certificates of clients, a PEM file: `programs` may be known by them "
-        "(docs/security.md)",
+        "authority that signs client certificates, a PEM file; `programs` can be identified by them (docs/security.md)",
     )
     node: str = setting("", plain_name, "the name of this server in replies and logs", shown="the name of the host")
     max_frame_bytes: int = setting(
-        16 * MIB, byte_size(1024, 1024 * MIB), "largest frame a client may send; refused by its head", shown="16MiB"
+        16 * MIB,
+        byte_size(1024, 1024 * MIB),
+        "maximum size of a frame; a larger one is refused when its header is read",
+        shown="16MiB",
     )
-    max_connections: int = setting(1000, whole_number(1, 100_000), "clients connected at the same time")
+    max_connections: int = setting(1000, whole_number(1, 100_000), "maximum number of connected clients")
     idle_seconds: float = setting(
-        600.0, a_number(0.1, 10**7), "a client that waits for nothing and says nothing for so long is closed"
+        600.0,
+        a_number(0.1, 10**7),
+        "seconds after which an idle client is disconnected, if it has no request in flight",
     )
     frame_seconds: float = setting(
         30.0,
         a_number(0.1, 10**6),
-        "a frame, the first one with its token, a TLS handshake or the head of an HTTP request may take so long",
+        "maximum seconds for a frame, a token, a TLS handshake or the head of an HTTP request to arrive",
     )
-    http_max_connections: int = setting(10_000, whole_number(1, 1_000_000), "HTTP connections open at the same time")
+    http_max_connections: int = setting(10_000, whole_number(1, 1_000_000), "maximum number of open HTTP connections")
     http_idle_seconds: float = setting(
-        72.0, a_number(0.1, 10**7), "an HTTP connection between two requests is closed after so long"
+        72.0, a_number(0.1, 10**7), "seconds after which an idle HTTP connection is closed"
     )
     http_rate: float = setting(
-        0.0, a_number(0, 10**9), "requests a second of one HTTP client, by its token or its address; 0: no limit"
+        0.0, a_number(0, 10**9), "maximum requests per second of an HTTP client, by its token or address; 0: no limit"
     )
     http_burst: float = setting(
-        0.0, a_number(0, 10**9), "requests an HTTP client may make at once within its rate; 0: those of two seconds"
+        0.0, a_number(0, 10**9), "maximum burst of an HTTP client in requests; 0: twice `http_rate`"
     )
     mq_admin_password: str = setting(
-        "", a_text, "what `/admin` of the HTTP queue's API asks for; without one it is closed", secret=True
+        "", a_text, "password of the routes `/admin/mq`; without one they are refused", secret=True
     )
-    mq_payload_limit: int = setting(MIB, byte_size(1, MAX_BODY), "largest body of a request to that API", shown="1MiB")
+    mq_payload_limit: int = setting(
+        MIB, byte_size(1, MAX_BODY), "maximum body of a request to the HTTP queue", shown="1MiB"
+    )
     mq_set_payload_limit: int = setting(
         0,
         byte_size(1, MAX_BODY),
-        "the same for set; a queue with a `maxBytes` of its own has the last word",
+        "maximum body of set; a queue's own `maxBytes` overrides it",
         shown="mq_payload_limit",
     )
     mq_unique: bool = setting(
         False,
         yes_or_no,
-        "no two messages of a queue may have the same payload, where its policy does not say",
+        "default of the policy member `unique`: no two messages of a queue with the same payload",
         shown="false",
     )
     mq_drafting_timeout: float = setting(
-        60.0, a_number(0.001, MAX_SECONDS), "seconds a message may be a draft, where the queue's policy does not say"
+        60.0,
+        a_number(0.001, MAX_SECONDS),
+        "default of the policy member `draftSec`: seconds after which a draft is removed",
     )
     mq_ordered_timeout: float = setting(
-        60.0, a_number(0.001, MAX_SECONDS), "seconds between order and get, where the queue's policy does not say"
+        60.0, a_number(0.001, MAX_SECONDS), "default of the policy member `claimSec`: seconds between order and get"
     )
     mq_active_timeout: float = setting(
         300.0,
         a_number(0.001, MAX_SECONDS),
-        "seconds between get and complete or fail, where the queue's policy does not say",
+        "default of the policy member `activeSec`: seconds between get and complete or fail",
     )
     mq_concurrency: int | None = setting(
         None,
         whole_number(1, MAX_CONCURRENCY),
-        "messages of a queue that may be at work at the same time, where its policy does not say",
+        "default of the policy member `concurrency`: messages of a queue that may be claimed or leased at a time",
         shown="unlimited",
     )
     write_buffer_bytes: int = setting(
         MIB,
         byte_size(4096, 1024 * MIB),
-        "bytes waiting for a client past which nothing is pushed to it or read from it, until it reads",
+        "high-water mark of a client's output in bytes: above it nothing is pushed to the client or read from it",
         shown="1MiB",
     )
     client_memory_bytes: int = setting(
         64 * MIB,
         byte_size(64 * 1024, 64 * 1024 * MIB),
-        "bytes waiting for a client past which it is closed",
+        "bytes of output at which a client that does not read is disconnected",
         shown="64MiB",
     )
     max_pending: int = setting(
-        256, whole_number(1, 100_000), "requests of one client not yet answered past which nothing more is read from it"
+        256, whole_number(1, 100_000), "requests in flight at which the server stops reading from a client"
     )
     on_stop: str = setting(
         "keep",
         one_of("keep", "release"),
-        "leases when the server stops: `keep` (a consumer that comes again settles them) or `release` (back in line)",
+        "leases when the server stops: `keep` (consumers reconnect and settle them) or `release` (messages are ready "
+        "again)",
     )
     stop_seconds: float = setting(
-        10.0, a_number(0, 3600), "a stopping server waits so long for clients to read answers"
+        10.0, a_number(0, 3600), "maximum seconds that a stopping server waits for clients to read their replies"
     )
     disk_low_bytes: int = setting(
         64 * MIB,
         byte_size(0, 2**60),
-        "free bytes of the store's disk below which publishing is refused, and consuming goes on; 0: never",
+        "free bytes of the disk below which publishing is refused; consuming continues; 0: never",
         shown="64MiB",
     )
     reserve_bytes: int = setting(
         RESERVE_BYTES,
         byte_size(0, 2**40),
-        "disk space reserved beside the store, about an eighth of the disk at most: on a full disk consuming goes on "
-        "with it; 0: none",
+        "disk space in bytes reserved beside the store, so that consuming continues on a full disk; at most about an "
+        "eighth of the disk; 0: none",
         shown="16MiB",
     )
     max_store_bytes: int = setting(
         0,
         byte_size(0, 2**60),
-        "bytes in use of the store past which publishing is refused, and consuming goes on; 0: no limit",
+        "size of the store in bytes at which publishing is refused; consuming continues; 0: no limit",
         shown="0",
     )
     max_queues: int = setting(
         10_000,
         whole_number(0, 10_000_000),
-        "queues past which no new one is made, and those that exist go on; 0: no limit",
+        "maximum number of queues; further ones are refused, existing ones continue; 0: no limit",
         shown="10000",
     )
     metrics_max_queues: int = setting(
         1000,
         whole_number(0, 1_000_000),
-        "queues that have series of their own in `/v1/metrics`; the others are summed up as `_other`",
+        "maximum number of queues with metric series of their own; the others are summed up as `_other`",
         shown="1000",
     )
     processors: Mapping[str, Chain] = setting(
         None,
         processor_rules,
-        "by queue, or `*` for every other: what messages pass before they are stored (docs/processor.md), where the "
-        "queue's policy does not say; a JSON object",
+        "checks of messages before they are stored, by queue, or `*` for all others (docs/processor.md); a queue's "
+        "policy overrides it; a JSON object",
         shown="{}",
     )
     hooks: tuple[str, ...] = setting(
-        (), module_names, "Python modules and packages whose functions processors may run, with commas between"
+        (), module_names, "Python modules and packages whose functions processors may run, separated by commas"
     )
     busy_seconds: float = setting(
         5.0,
         a_number(0.1, 60),
-        "seconds that a request waits while another process holds the store's lock; then it is refused with "
+        "maximum seconds that a request waits while another process holds the store's lock; then it is refused with "
         "`store_busy`, and nothing of it is stored",
     )
     backlog_limit: int = setting(
-        0, whole_number(0, 2**53), "waiting messages of a queue past which `health` says degraded; 0: never"
+        0, whole_number(0, 2**53), "backlog of a queue above which `health` is degraded; 0: never"
     )
     topics: str = setting(
         "",
         a_path(OFF, default="DATA/topics"),
-        "folder for the log of the topics, made when it is first used, or `off`",
+        "folder for the topic log, created at its first use, or `off`",
         shown="DATA/topics",
     )
     topic_durability: str = setting(
-        "full", one_of("full", "os"), "the same for records of topics; `os` is for feeds that prefer speed"
+        "full", one_of("full", "os"), "durability of topic records: `full`, or `os` for feeds that prefer speed"
     )
     topic_cursors: str = setting(
         "",
         cursors_or_nothing,
-        "where durable subscribers' cursors are kept: `file:FILE` or `sqlite:FILE`",
+        "store of the cursors of durable subscribers: `file:FILE` or `sqlite:FILE`",
         shown="file:TOPICS/cursors",
     )
     topic_retention_seconds: float = setting(
-        604800.0, a_number(0, 10**10), "records are kept for so long, and longer if somebody needs them; 0: for ever"
+        604800.0,
+        a_number(0, 10**10),
+        "seconds for which records are kept; longer while a durable subscriber or bridge needs them; 0: without end",
     )
     topic_retention_bytes: int = setting(
-        0, byte_size(0, 2**60), "bytes of the log past which the oldest records go first; 0: no limit", shown="0"
+        0,
+        byte_size(0, 2**60),
+        "size of the log in bytes above which the oldest records are removed; 0: no limit",
+        shown="0",
     )
     topic_cursor_seconds: float = setting(
         604800.0,
         a_number(0, 10**10),
-        "a durable subscriber that was not heard of for so long holds the log back no longer",
+        "seconds after which an absent durable subscriber no longer retains records",
     )
     topic_buffer_bytes: int = setting(
         2 * MIB,
         byte_size(4096, 1024 * MIB),
-        "bytes waiting for a subscriber past which it is sent the rest from the log",
+        "bytes of output above which a slow subscriber is served from the log (catch-up)",
         shown="2MiB",
     )
     topic_lag_limit: int = setting(
-        1000, whole_number(0, 2**53), "records a subscriber may be behind before `health` says degraded; 0: any number"
+        1000, whole_number(0, 2**53), "lag of a subscriber in records above which `health` is degraded; 0: never"
     )
     topic_masks: tuple[str, ...] = setting(
         ("TOPIC1", "TOPIC2", "MISC"),
         topic_names,
-        "topics that have a bit in masks, up to 32 with commas between: that of the first is 1, then 2, 4 …",
+        "topics with a bit in masks, up to 32 separated by commas: the first has 1, then 2, 4 …",
         shown="TOPIC1,TOPIC2,MISC",
     )
     bridges: tuple[NewBridge, ...] = setting(
-        (), bridge_rules, "topics that feed queues (docs/bridges.md); a JSON array"
+        (), bridge_rules, "bridges: topics whose records become messages of queues (docs/bridges.md); a JSON array"
     )
     events_topic: str = setting(
-        "", topic_or_nothing, "the topic in which the events of queues are told (docs/bridges.md)"
+        "", topic_or_nothing, "topic to which the events of queues are published (docs/bridges.md)"
     )
-    recovery_workers: int = setting(2, whole_number(1, 64), "threads that send history to subscribers")
+    recovery_workers: int = setting(2, whole_number(1, 64), "number of catch-up threads")
     recovery_bytes_beside_live: int = setting(
         300_000_000,
         whole_number(0, 2**40),
-        "bytes of history a second, to all subscribers together, while live records pass; 0: as fast as they are read",
+        "rate limit of catch-up in bytes/s, for all subscribers together, while live records are sent; 0: no limit",
     )
-    publisher_id: int = setting(1000, whole_number(0, 9999), "the number of this server as a publisher of topics")
+    publisher_id: int = setting(1000, whole_number(0, 9999), "number of this server as a publisher of topics")
     feed_socket: str = setting(
-        OFF, a_path(OFF), "path of a unix socket for subscribers that speak the six frames of docs/feed.md, or `off`"
+        OFF, a_path(OFF), "path of a unix socket for the public feed protocol (docs/feed.md), or `off`"
     )
     feed_tcp: str = setting(
         OFF,
         a_text,
-        "`HOST:PORT` for such subscribers, or `off`; they show no token: where `programs` are listed, those known by "
-        "their address alone may connect; other machines need `insecure`",
+        "`HOST:PORT` for the public feed protocol, or `off`; it has no tokens: where `programs` are listed, those "
+        "identified by their address alone may connect; beyond this machine it needs `insecure`",
     )
     stomp: str = setting(
         OFF,
@@ -381,33 +412,33 @@ class Settings:
     pair_peer: str = setting(
         "", a_text, "`HOST:PORT` of the other node's `pair_listen`; this node is then one of a pair (docs/pair.md)"
     )
-    pair_listen: str = setting(
-        "0.0.0.0:9091", a_text, "`HOST:PORT` for heartbeats (UDP) and the test of the connection (TCP)"
+    pair_listen: str = setting("0.0.0.0:9091", a_text, "`HOST:PORT` for heartbeats (UDP) and the connection test (TCP)")
+    pair_key: str = setting(
+        "", a_text, "key with which both nodes sign heartbeats. Prefer `pair_key_file`", secret=True
     )
-    pair_key: str = setting("", a_text, "what both nodes sign heartbeats with; rather in a file", secret=True)
-    pair_key_file: str = setting("", a_path(), "file with that key; its first line counts")
+    pair_key_file: str = setting("", a_path(), "file with the key in its first line")
     pair_interval_seconds: float = setting(5.0, a_number(0.05, 3600), "seconds between heartbeats")
-    pair_misses: int = setting(3, whole_number(2, 100), "heartbeats missed before the peer is looked into")
+    pair_misses: int = setting(3, whole_number(2, 100), "missed heartbeats after which the peer is suspected")
     pair_cooldown_seconds: float = setting(
-        30.0, a_number(0, 10**6), "after a switch no takeover for so long, unless ordered"
+        30.0, a_number(0, 10**6), "minimum seconds between a switch and the next automatic takeover"
     )
     pair_witness: str = setting(
         "",
         a_text,
-        "a third party to ask before a takeover: `file:/PATH` on storage that both nodes reach, or "
+        "witness that must confirm a takeover: `file:/PATH` on storage that both nodes reach, or "
         "`etcd://HOST:PORT,HOST:PORT/NAME`",
     )
     pair_address: str = setting(
         "",
         a_text,
-        "addresses of this node for clients, as the other one tells them",
+        "addresses of this node that the other node names to clients",
         shown="its TCP and HTTP addresses",
     )
     pair_data: str = setting(
         "", a_path(default="DATA/pair"), "folder for the pair's term and history", shown="DATA/pair"
     )
     pair_drain_seconds: float = setting(
-        10.0, a_number(0, 3600), "at a switch by hand queues may take so long to run empty, while publishers wait"
+        10.0, a_number(0, 3600), "maximum seconds for queues to drain at a manual switch, while publishers wait"
     )
     pair_handover: str = setting(
         "on",
@@ -428,26 +459,32 @@ class Settings:
         "a name such as `Asia/Hong_Kong`",
     )
     files_by_date_days: int = setting(
-        KEEP_DAYS, whole_number(1, 36_500), "days before today whose files are kept; longer where a message waits"
+        KEEP_DAYS,
+        whole_number(1, 36_500),
+        "days for which files by date are kept; longer while one of their messages is unfinished",
     )
     alerts: AlertSettings = setting(  # noqa: RUF009  (it is frozen)
         AlertSettings(),
         alert_settings,
-        "what is watched, and who is told (docs/alerts.md); a JSON object",
+        "alert rules and their sinks (docs/alerts.md); a JSON object",
         shown="the rules' own limits; to the log",
     )
     cluster_listen: str = setting(
         "127.0.0.1:0",
         a_text,
-        "with a store in etcd: `HOST:PORT` of this node at which the other nodes pass calls on to it "
-        "(docs/cluster.md); on several machines an address that the others reach",
+        "with a store in etcd: `HOST:PORT` to which the other nodes relay connections when this node leads "
+        "(docs/cluster.md); on several machines, an address that the others reach",
     )
-    log_level: str = setting("info", one_of(*LEVELS), "what is logged: `debug`, `info`, `warning` or `error`")
+    log_level: str = setting(
+        "info", one_of(*LEVELS), "lowest level that is logged: `debug`, `info`, `warning` or `error`"
+    )
     log_format: str = setting(
         "auto",
         one_of("auto", "json", "text"),
         "one JSON document a line, or text for people; `auto`: text if stderr is a terminal, JSON otherwise",
     )
     syslog: str = setting(
-        "", syslog_or_nothing, "where log lines go as well: `unix:PATH`, such as `unix:/dev/log`, or `udp:HOST:PORT`"
+        "",
+        syslog_or_nothing,
+        "also send log lines to the system log: `unix:PATH`, such as `unix:/dev/log`, or `udp:HOST:PORT`",
     )

@@ -8,27 +8,36 @@ import os
 from dataclasses import fields
 
 from yirangmq.cli.arguments import read_json
-from yirangmq.cli.command import Command
+from yirangmq.cli.command import Command, name_pages
 from yirangmq.cli.output import Screen
 from yirangmq.config.config import Config, load
-from yirangmq.config.settings import OFF, default_of, flag
+from yirangmq.config.settings import OFF, SECTIONS, default_of, flag
 
 MAX_CONFIG_BYTES = 1024 * 1024
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", help="JSON file of settings; environment and flags go over it")
-    group = parser.add_argument_group("settings (docs/configuration.md)")
+    parser.usage = "%(prog)s [--config FILE] [SETTING …]"
+    parser.add_argument("--config", metavar="FILE", help="JSON file of settings; environment and flags override it")
+    titles = {first: title for title, first in SECTIONS.items()}
+    group = parser.add_argument_group("settings ('yirangmq docs configuration' explains them)")
     for setting in fields(Config):
-        about = str(setting.metadata["about"]).replace("`", "")
+        if setting.name in titles:
+            group = parser.add_argument_group(titles[setting.name])
+        about = name_pages(str(setting.metadata["about"]).replace("`", ""))
         text = f"{about} (default: {default_of(setting) or 'none'})".replace("%", "%%")
         if setting.type is bool or setting.type == "bool":
             group.add_argument(flag(setting.name), action="store_const", const=True, default=None, help=text)
         else:
-            group.add_argument(flag(setting.name), metavar="VALUE", default=None, help=text)
-    group.add_argument(
-        "--no-handover", action="store_const", const=OFF, dest="pair_handover", help="the same as --pair-handover off"
-    )
+            group.add_argument(flag(setting.name), metavar="X", default=None, help=text)
+            if setting.name == "pair_handover":
+                group.add_argument(
+                    "--no-handover",
+                    action="store_const",
+                    const=OFF,
+                    dest=setting.name,
+                    help="the same as --pair-handover off",
+                )
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
@@ -43,11 +52,11 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 COMMANDS = {
     "serve": Command(
         about="Run the server: programs on this machine reach its queues over a unix socket and HTTP at port 8080, "
-        "others over TCP or HTTP if it is told to. Without any setting it keeps its queues in one SQLite file under "
-        "./yirang-data.\n\n"
+        "others over TCP, TLS or HTTP if their settings name an address. Without any setting it keeps its queues in "
+        "one SQLite file in ./yirang-data.\n\n"
         "A setting is a flag, an environment variable (--max-connections is YIRANGMQ_MAX_CONNECTIONS) or a member of "
         "the JSON file; flags win over the environment, the environment over the file.\n\n"
-        "SIGTERM and SIGINT stop it in good order: what was asked for is answered, then it exits with 0.",
+        "SIGTERM and SIGINT stop it: it replies to the requests that it has received, then it exits with 0.",
         examples=(
             ("here, with defaults", "yirangmq serve"),
             ("another folder, and TCP on this machine", "yirangmq serve --data /var/lib/yirangmq --tcp 127.0.0.1:7411"),
