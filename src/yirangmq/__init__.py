@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from yirangmq.consumer.consumer import Consumer
     from yirangmq.consumer.delivery import Reject, Retry
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "AsyncClient",
     "BadInput",

@@ -140,8 +140,8 @@ def test_cli_exit_code_of_ctrl_c_and_sigterm_is_130_and_143_without_output(
 
 
 def test_cli_version_is_printed_as_text_and_json(cli: Cli) -> None:
-    assert cli("--version").out == "yirangmq 0.1.0\n"
-    assert cli("--version --json").json == {"ok": True, "version": "0.1.0"}
+    assert cli("--version").out == "yirangmq 0.2.0\n"
+    assert cli("--version --json").json == {"ok": True, "version": "0.2.0"}
 
 
 def test_cli_without_a_command_prints_the_help(cli: Cli) -> None:
