@@ -83,7 +83,7 @@ def test_cli_cluster_manages_a_queue_from_its_creation_to_another_leader(
 def test_cli_cluster_members_and_doctor_report_the_state_of_etcd(etcd: EtcdCluster, commands: Commands) -> None:
     [member] = commands("members")["members"]
     assert (member["name"], member["leads"], member["endpoint"]) == ("n0", True, etcd.endpoints[0])
-    assert "leads" in commands.text("members")
+    assert "leader" in commands.text("members")
     answer = commands("doctor")
     codes = {sign["code"]: sign["level"] for sign in answer["signs"]}
     assert codes["alone"] == "warn"

@@ -87,7 +87,7 @@ async def depose(etcd: Etcd, queue: str) -> str:
     keys = Keys(queue)
     held = await etcd.get(keys.leader)
     if held is None:
-        raise NotFound(f"nobody leads {queue}", field="queue")
+        raise NotFound(f"no node leads {queue}", field="queue")
     answer = await etcd.txn(
         [create_revision_equals(keys.leader, held.create_revision)], [delete(keys.leader)], repeat=True
     )

@@ -73,7 +73,10 @@ METRICS: dict[str, tuple[str, str]] = {
     "yirangmq_cluster_line": ("gauge", "messages in the line, leased or not"),
     "yirangmq_cluster_waiting": ("gauge", "messages in the line that were never delivered"),
     "yirangmq_cluster_leased": ("gauge", "messages delivered to a consumer and not acked"),
-    "yirangmq_cluster_returned": ("gauge", "messages in the line that were delivered before and wait again"),
+    "yirangmq_cluster_returned": (
+        "gauge",
+        "messages in the line that were returned after a delivery, leased again or not",
+    ),
     "yirangmq_cluster_dead": ("gauge", "dead letters of the queue"),
     "yirangmq_cluster_consumers": ("gauge", "registered consumers"),
     "yirangmq_cluster_moved_total": ("counter", "messages moved into the line since the queue was created"),

@@ -28,28 +28,29 @@ if TYPE_CHECKING:
 # -- roles -------------------------------------------------------------------------------------------------------------
 
 ABOUT = (
-    "Roles of etcd that fit the keys of a queue: a producer writes into its own inbox, a consumer reads and "
-    "deletes under its own path, a node does all; with --server a server has a served store. 'print' shows "
-    "the commands of etcdctl, 'apply' makes the roles; users and their passwords are yours to make (etcdctl user "
-    "add, user grant-role, auth enable). With etcd below 3.5.30 (3.6: 3.6.11; 3.4: 3.4.44) users can pass by their "
-    "roles."
+    "Show or create roles in etcd for the clients of a queue. A producer may write to its own inbox, a consumer may "
+    "read and delete under its own path, and a node may do both for all clients. With --server the role is for the "
+    "servers of a served store. 'print' shows the commands of etcdctl, 'apply' creates the roles. Create users and "
+    "passwords yourself (etcdctl user add, user grant-role, auth enable). With etcd below 3.5.30 (3.6: 3.6.11; 3.4: "
+    "3.4.44) users can bypass their roles."
 )
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     etcd_options(parser)
-    parser.add_argument("act", choices=("print", "apply"), help="show the commands of etcdctl, or make the roles")
-    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="of which queue")
+    parser.add_argument("act", choices=("print", "apply"), help="show the commands of etcdctl, or create the roles")
+    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="name of the queue")
     parser.add_argument(
         "--server", metavar="STORE", action="append", default=[],
-        help="for servers (yirangmq serve --store etcd://…?name=STORE) before this store; main: the one without name",
+        help="a role for the servers (yirangmq serve --store etcd://…?name=STORE) of this store; main: the store "
+        "without a name; repeatable",
     )  # fmt: skip
     parser.add_argument(
         "--references", action="store_true",
-        help="consumers may read the messages in line, as those with copies='reference' do",
+        help="consumers may also read the line of the queue, as copies='reference' needs",
     )  # fmt: skip
-    for name, what in (("--producer", "sends"), ("--consumer", "takes")):
-        parser.add_argument(name, metavar="NAME", action="append", default=[], help=f"a client that {what}; repeat it")
+    for name, what in (("--producer", "producer"), ("--consumer", "consumer")):
+        parser.add_argument(name, metavar="NAME", action="append", default=[], help=f"name of a {what}; repeatable")
 
 
 def _chosen(args: argparse.Namespace) -> "list[EtcdRole]":
@@ -59,7 +60,7 @@ def _chosen(args: argparse.Namespace) -> "list[EtcdRole]":
     clients = (*args.producer, *args.consumer)
     if args.queue is None:
         if not roles or clients:
-            raise BadInput("name a queue, or with --server a served store", field="QUEUE")
+            raise BadInput("name a queue, or a served store with --server", field="QUEUE")
         return roles
     for client in clients:
         validation.check_consumer(client, "--producer/--consumer")
@@ -87,13 +88,19 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 SUBCOMMANDS: dict[str, tuple[str, Command]] = {
     "roles": (
-        "who may do what in etcd",
+        "show or create roles for the clients in etcd",
         Command(
             about=ABOUT,
             examples=(
-                ("the commands", "yirangmq cluster roles print jobs --producer ann --consumer bob"),
-                ("for the servers before a store in etcd", "yirangmq cluster roles print --server main"),
-                ("make them", "yirangmq cluster roles apply jobs --producer ann --store 'etcd://h1?user=root'"),
+                (
+                    "show the commands for a producer and a consumer",
+                    "yirangmq cluster roles print jobs --producer ann --consumer bob",
+                ),
+                ("show the commands for the servers of a store", "yirangmq cluster roles print --server main"),
+                (
+                    "create the role of a producer",
+                    "yirangmq cluster roles apply jobs --producer ann --store 'etcd://h1?user=root'",
+                ),
             ),
             options=options,
             run=run,
@@ -110,27 +117,38 @@ MAX_POLICY_BYTES = 1024 * 1024
 
 def serve_options(parser: argparse.ArgumentParser) -> None:
     etcd_options(parser)
-    parser.add_argument("--node", metavar="NAME", help="the name of this node (default: host and process)")
-    parser.add_argument("--lease", metavar="SECONDS", type=int, default=5, help="how soon others may lead (default: 5)")
+    parser.add_argument("--node", metavar="NAME", help="name of this node (default: host and process)")
     parser.add_argument(
-        "--window", metavar="N", type=int, default=256, help="messages a consumer has unacked at once (default: 256)"
+        "--lease", metavar="SECONDS", type=int, default=5,
+        help="time after the failure of this node until another may lead (default: 5)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--window", metavar="N", type=int, default=256, help="maximum of unacked messages of a consumer (default: 256)"
     )
     parser.add_argument(
         "--watchdog", metavar="SECONDS", type=float, default=10.0,
-        help="depose a leader that leaves its inbox alone for so long (default: 10)",
+        help="depose a leader that does not process its inbox for this time (default: 10)",
     )  # fmt: skip
     parser.add_argument(
         "--compact", metavar="SECONDS", type=float, default=30.0,
-        help="throw etcd's history away that is older than this; 0: leave it to etcd (default: 30)",
+        help="age above which the node compacts etcd's history; 0: never (default: 30)",
     )  # fmt: skip
     parser.add_argument(
         "--quota", metavar="BYTES", type=int, default=2 * 1024**3,
-        help="etcd's --quota-backend-bytes, where its members do not tell it (default: 2 GiB)",
+        help="etcd's --quota-backend-bytes, if its members do not report it (default: 2 GiB)",
     )  # fmt: skip
-    parser.add_argument("--idle", metavar="SECONDS", type=float, default=600.0, help="rest after (default: 600)")
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="(info)")
     parser.add_argument(
-        "--log-format", choices=logs.FORMATS, default="auto", help="log lines (default: text on a terminal, else JSON)"
+        "--idle", metavar="SECONDS", type=float, default=600.0,
+        help="release the lead of a queue that is idle for this time (default: 600)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="level of log lines (default: info)",
+    )
+    parser.add_argument(
+        "--log-format", choices=logs.FORMATS, default="auto", help="format (default: text on a terminal, else JSON)"
     )
 
 
@@ -173,12 +191,12 @@ def run_serve(args: argparse.Namespace, screen: Screen) -> int:
 
 def create_options(parser: argparse.ArgumentParser) -> None:
     etcd_options(parser)
-    parser.add_argument("queue", metavar="QUEUE", help="its name")
-    parser.add_argument("--policy", metavar="FILE", help="JSON file with its policy, '-' for stdin (docs/policy.md)")
+    parser.add_argument("queue", metavar="QUEUE", help="name of the queue")
+    parser.add_argument("--policy", metavar="FILE", help="JSON file with the policy, '-' for stdin (docs/policy.md)")
     parser.add_argument(
         "--long-keys", action=argparse.BooleanOptionalAction,
-        help="put each message in line under /queue/QUEUE/ too, for clients that watch there (default: as it is; a new "
-        "queue has no such copies)",
+        help="keep a second copy of the queue's line under /queue/QUEUE/, for clients that watch there (default: no "
+        "change; a new queue has no second copy)",
     )  # fmt: skip
 
 
@@ -192,7 +210,7 @@ def run_create(args: argparse.Namespace, screen: Screen) -> int:
         was_new = await write_policy(etcd, queue, text)
         if args.long_keys is not None:
             await set_long_keys(etcd, queue, on=args.long_keys)
-        done = "created" if was_new else "defined anew"
+        done = "created" if was_new else "policy replaced"
         screen.answer({"queue": queue, "created": was_new}, f"{queue}: {done}")
         return output.OK
 
@@ -201,21 +219,22 @@ def run_create(args: argparse.Namespace, screen: Screen) -> int:
 
 COMMANDS = {
     "cluster": Command(
-        about="The same queues on an etcd cluster, where any etcd client is a producer or a consumer. See "
-        "docs/cluster.md for when to use it and when not. Needs yirangmq[etcd].",
+        about="Run and inspect queues on an etcd cluster, in which any etcd client can be a producer or a consumer. "
+        "docs/cluster.md says when to use it. Needs yirangmq[etcd].",
         examples=(
-            ("serve the queues of three members", "yirangmq cluster serve --store etcd://h1,h2,h3"),
-            ("how the cluster is", "yirangmq cluster status --store etcd://h1,h2,h3"),
+            ("run a node on an etcd of three members", "yirangmq cluster serve --store etcd://h1,h2,h3"),
+            ("show the state of the queues", "yirangmq cluster status --store etcd://h1,h2,h3"),
         ),
         subcommands={
             "serve": (
                 "run a node: it dispatches the queues it leads",
                 Command(
-                    about="Run a node. It stands for every queue found in etcd and dispatches those it leads: out of "
-                    "the inbox, into line, to the consumers. Run two or more, on any machines; when one dies another "
-                    "leads after the lease has ended. SIGTERM hands over at once.",
+                    about="Run a node. It competes for the lead of every queue in etcd and dispatches the queues that "
+                    "it leads: it moves messages from the inbox into the line and assigns them to consumers. Run two "
+                    "or more nodes, on any machines. If a node fails, another leads after its lease has ended. A node "
+                    "that gets SIGTERM hands over at once.",
                     examples=(
-                        ("a node for a cluster of three", "yirangmq cluster serve --store etcd://h1,h2,h3"),
+                        ("a node on an etcd of three members", "yirangmq cluster serve --store etcd://h1,h2,h3"),
                         (
                             "with TLS and a user; the password in YIRANGMQ_ETCD_PASSWORD",
                             "yirangmq cluster serve --store 'etcd://h1?ca=ca.pem&user=dispatcher' --node alpha",
@@ -226,12 +245,13 @@ COMMANDS = {
                 ),
             ),
             "create": (
-                "create a queue, or define it anew",
+                "create a queue, or replace its policy",
                 Command(
-                    about="Create a queue before its first message, with a policy or without; the policy of a queue "
-                    "that is there is replaced. Members of a policy that a cluster does not act on are refused.",
+                    about="Create a queue before its first message, with or without a policy. If the queue exists, "
+                    "the command replaces its policy. Members of a policy that dispatched queues do not support are "
+                    "refused.",
                     examples=(
-                        ("with the usual numbers", "yirangmq cluster create jobs --store etcd://h1,h2,h3"),
+                        ("with the default policy", "yirangmq cluster create jobs --store etcd://h1,h2,h3"),
                         ("with a policy", "yirangmq cluster create jobs --policy jobs.json --store etcd://h1"),
                         ("for clients that watch /queue/jobs/", "yirangmq cluster create jobs --long-keys"),
                     ),

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 DEFAULT = "etcd://127.0.0.1:2379"
 FILES = {
-    "ca": "authority that signed etcd's certificates",
+    "ca": "certificate authority of etcd's certificates",
     "cert": "client certificate for etcd",
-    "key": "its private key",
+    "key": "private key of the client certificate",
 }
 
 
@@ -93,10 +93,10 @@ QUEUES = (
     TableColumn("queue", shrinks=True),
     TableColumn("leader"),
     TableColumn("inbox", right=True),
-    TableColumn("in line", right=True),
+    TableColumn("line", right=True),
     TableColumn("waiting", right=True),
-    TableColumn("given out", right=True),
-    TableColumn("again", right=True),
+    TableColumn("leased", right=True),
+    TableColumn("returned", right=True),
     TableColumn("dead", right=True),
     TableColumn("consumers", right=True),
     TableColumn("moved", right=True),
@@ -115,7 +115,7 @@ MEMBERS = (
     TableColumn("MiB", right=True),
     TableColumn("in use", right=True),
     TableColumn("term", right=True),
-    TableColumn("trouble", shrinks=True),
+    TableColumn("errors", shrinks=True),
 )
 TIMEOUT_SECONDS = 15.0
 QUOTA = 2 * 1024**3
@@ -178,7 +178,7 @@ def run_members(args: argparse.Namespace, screen: Screen) -> int:
 def _member_row(one: dict[str, Any]) -> tuple[object, ...]:
     if "version" not in one:
         return None, one["endpoint"], None, None, None, None, None, one["errors"][0]
-    role = "leads" if one["leads"] else "learns" if one["learner"] else "follows"
+    role = "leader" if one["leads"] else "learner" if one["learner"] else "follower"
     sizes = (one["size"] >> 20, one["in_use"] >> 20)
     return one["name"], one["endpoint"], one["version"], role, *sizes, one["term"], ", ".join(one["errors"]) or None
 
@@ -192,7 +192,7 @@ def run_leader(args: argparse.Namespace, screen: Screen) -> int:
         chosen = [await queue_status(etcd, queue)] if queue else await queue_statuses(etcd)
         leads = {one.queue: one.leader or None for one in chosen}
         if queue and leads[queue] is None:
-            raise NotFound(f"nobody leads {queue}", field="queue")
+            raise NotFound(f"no node leads {queue}", field="queue")
         head = [one for one in await _members(etcd, address) if one.get("leads")]
         name = head[0]["name"] if head else None
         serves = await find_leader(etcd, address.name)
@@ -204,7 +204,7 @@ def run_leader(args: argparse.Namespace, screen: Screen) -> int:
         else:
             served_row = (f"the served store {address.name}", node)
             screen.table(
-                (TableColumn("of"), TableColumn("leader")), [("etcd itself", name), served_row, *leads.items()]
+                (TableColumn("queue"), TableColumn("leader")), [("etcd itself", name), served_row, *leads.items()]
             )
         return output.OK
 
@@ -223,7 +223,7 @@ def run_move_leader(args: argparse.Namespace, screen: Screen) -> int:
                 after = await next_leader(etcd, queue)
         except TimeoutError:
             raise TimedOut(
-                f"{before} no longer leads {queue}, and nobody took it within {TIMEOUT_SECONDS:g} s"
+                f"{before} no longer leads {queue}, and no node became its leader within {TIMEOUT_SECONDS:g} s"
             ) from None
         screen.answer({"queue": queue, "before": before, "after": after}, f"{queue}: {before} → {after}")
         return output.OK
@@ -248,7 +248,7 @@ def run_doctor(args: argparse.Namespace, screen: Screen) -> int:
 
 
 STILL_FULL = (
-    "etcd is still full: all that is in it is in use. Delete keys that nobody needs (those of other programs, or of an "
+    "etcd is still full: all its data is in use. Delete keys that are not needed (those of other programs, or of an "
     "inbox), or start its members with a larger --quota-backend-bytes, and repair again"
 )
 
@@ -281,36 +281,38 @@ def repair_text(done: "Repair") -> str:
 
 def _status_options(parser: argparse.ArgumentParser) -> None:
     etcd_options(parser)
-    parser.add_argument("--metrics", action="store_true", help="the same as text for Prometheus (docs/metrics.md)")
+    parser.add_argument(
+        "--metrics", action="store_true", help="print metrics in the text format of Prometheus (docs/metrics.md)"
+    )
 
 
 def _queue_option(parser: argparse.ArgumentParser) -> None:
     etcd_options(parser)
-    parser.add_argument("queue", metavar="QUEUE", help="its name")
+    parser.add_argument("queue", metavar="QUEUE", help="name of the queue")
 
 
 def _leader_options(parser: argparse.ArgumentParser) -> None:
     etcd_options(parser)
-    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="of this queue alone")
+    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="show this queue only")
 
 
 def _doctor_options(parser: argparse.ArgumentParser) -> None:
     etcd_options(parser)
     parser.add_argument(
         "--quota", metavar="BYTES", type=int, default=QUOTA,
-        help="etcd's --quota-backend-bytes, where its members do not tell it (default: 2 GiB)",
+        help="etcd's --quota-backend-bytes, if its members do not report it (default: 2 GiB)",
     )  # fmt: skip
 
 
 SUBCOMMANDS: dict[str, tuple[str, Command]] = {
     "status": (
-        "how many messages are where, and who leads",
+        "show leader and message counts of each queue",
         Command(
-            about="Every queue in etcd: who leads it, what lies in its inbox, how many stand in line, how many of them "
-            "nobody has had yet, how many are with consumers, how many came back, how many died. Then the keys of "
-            "clients that no node acts on, each with the reason.",
+            about="Show each queue in etcd with its leader and counts: messages in the inbox and in the line; of "
+            "these, messages that were never delivered, are leased, or were returned after a delivery; dead letters; "
+            "consumers. Then list the keys of clients that no node acts on, each with the reason.",
             examples=(
-                ("a cluster of three", "yirangmq cluster status --store etcd://h1,h2,h3"),
+                ("an etcd of three members", "yirangmq cluster status --store etcd://h1,h2,h3"),
                 ("for programs", "yirangmq cluster status --json"),
                 ("for Prometheus", "yirangmq cluster status --metrics"),
             ),
@@ -319,12 +321,12 @@ SUBCOMMANDS: dict[str, tuple[str, Command]] = {
         ),
     ),
     "members": (
-        "the members of etcd",
+        "list the members of etcd",
         Command(
-            about="Each member of etcd that the address names: version, role, size, trouble. With users in etcd 3.5.28 "
-            "and later this needs the role root.",
+            about="Show version, role, size and errors of each member of etcd that --store names. If etcd has users, "
+            "version 3.5.28 and later require the role root.",
             examples=(
-                ("a cluster of three", "yirangmq cluster members --store etcd://h1,h2,h3"),
+                ("an etcd of three members", "yirangmq cluster members --store etcd://h1,h2,h3"),
                 ("for programs", "yirangmq cluster members --json"),
             ),
             options=etcd_options,
@@ -332,25 +334,25 @@ SUBCOMMANDS: dict[str, tuple[str, Command]] = {
         ),
     ),
     "leader": (
-        "which node leads which queue",
+        "show which node leads which queue",
         Command(
-            about="Which node dispatches which queue, which one leads the store that servers serve, and which member "
-            "leads etcd itself.",
+            about="Show which node dispatches each queue, which node leads the served store, and which member leads "
+            "etcd itself.",
             examples=(
-                ("of all queues", "yirangmq cluster leader --store etcd://h1,h2,h3"),
-                ("of one", "yirangmq cluster leader jobs --json"),
+                ("all queues", "yirangmq cluster leader --store etcd://h1,h2,h3"),
+                ("one queue", "yirangmq cluster leader jobs --json"),
             ),
             options=_leader_options,
             run=run_leader,
         ),
     ),
     "move-leader": (
-        "give a queue to another node",
+        "move the lead of a queue to another node",
         Command(
-            about="Take the lead of a queue from the node that has it; another takes it within a moment, or the same "
-            "one if there is no other. Safe at any time: what the old one still writes is refused.",
+            about="End the lead of the node that leads a queue. Another node leads within a moment, or the same node "
+            "if there is no other. The command is safe at any time: further writes of the old leader are rejected.",
             examples=(
-                ("another node for jobs", "yirangmq cluster move-leader jobs --store etcd://h1,h2,h3"),
+                ("move the lead of jobs", "yirangmq cluster move-leader jobs --store etcd://h1,h2,h3"),
                 ("for programs", "yirangmq cluster move-leader jobs --json"),
             ),
             options=_queue_option,
@@ -358,14 +360,14 @@ SUBCOMMANDS: dict[str, tuple[str, Command]] = {
         ),
     ),
     "doctor": (
-        "is this etcd fit to hold queues?",
+        "check that etcd is fit for queues",
         Command(
-            about="Look for what will hurt: releases of etcd with known faults, roles that can be passed by, a member "
-            "that does not answer, two members where three are needed, a database near its quota, alarms, history "
-            "that is never thrown away, slow disks, clocks that differ, keys that no node acts on. Exits with 11 if "
-            "something fails.",
+            about="Check etcd for problems: releases with known faults, roles that users can bypass, a member that "
+            "does not answer, two members where three are needed, a database near its quota, alarms, history that is "
+            "never compacted, slow disks, clocks that differ, keys that no node acts on. The exit code is 11 if a "
+            "check fails.",
             examples=(
-                ("a cluster of three", "yirangmq cluster doctor --store etcd://h1,h2,h3"),
+                ("an etcd of three members", "yirangmq cluster doctor --store etcd://h1,h2,h3"),
                 ("with its quota, for programs", "yirangmq cluster doctor --quota 8589934592 --json"),
             ),
             options=_doctor_options,
@@ -373,14 +375,15 @@ SUBCOMMANDS: dict[str, tuple[str, Command]] = {
         ),
     ),
     "repair": (
-        "the way out when etcd is full",
+        "free space when etcd is full",
         Command(
-            about="When etcd has reached its quota it takes no more writes. This throws history away, defragments one "
-            "member after the other (it answers nobody meanwhile), the leader last, and lifts the alarm. Let consumers "
-            "of dispatched queues ack what they have first: that still works. Exits with 11 if etcd is still full, "
-            "because all that is in it is in use. With users this needs the role root.",
+            about="An etcd that has reached its quota accepts no more writes. The command compacts its history, "
+            "defragments one member after the other, the leader last, and lifts the alarm. A member does not answer "
+            "while it is defragmented. Let consumers of dispatched queues ack their messages first; this still works. "
+            "The exit code is 11 if etcd is still full, because all its data is in use. If etcd has users, the "
+            "command needs the role root.",
             examples=(
-                ("a cluster of three", "yirangmq cluster repair --store etcd://h1,h2,h3"),
+                ("an etcd of three members", "yirangmq cluster repair --store etcd://h1,h2,h3"),
                 ("for programs", "yirangmq cluster repair --json"),
             ),
             options=etcd_options,
