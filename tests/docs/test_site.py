@@ -29,7 +29,6 @@ PENDING = {
     "docs/client.md",
     "docs/consumers.md",
     "docs/dead-letters.md",
-    "docs/dispatch.md",
     "docs/envelope.md",
     "docs/feed.md",
     "docs/files-by-date.md",
