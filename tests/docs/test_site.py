@@ -31,7 +31,6 @@ PENDING = {
     "docs/dead-letters.md",
     "docs/envelope.md",
     "docs/feed.md",
-    "docs/files-by-date.md",
     "docs/guarantees.md",
     "docs/guides/activemq.md",
     "docs/guides/packages.md",
