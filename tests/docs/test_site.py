@@ -37,7 +37,6 @@ PENDING = {
     "docs/http-mq.md",
     "docs/http.md",
     "docs/log.md",
-    "docs/operations.md",
     "docs/pair.md",
     "docs/policy.md",
     "docs/power-cuts.md",
