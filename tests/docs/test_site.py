@@ -37,7 +37,6 @@ PENDING = {
     "docs/http-mq.md",
     "docs/http.md",
     "docs/log.md",
-    "docs/pair.md",
     "docs/policy.md",
     "docs/power-cuts.md",
     "docs/python.md",
