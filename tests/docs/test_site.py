@@ -39,7 +39,6 @@ PENDING = {
     "docs/python.md",
     "docs/reference/http-api-server.md",
     "docs/reference/http-api.md",
-    "docs/spark-options.md",
     "docs/sqlite.md",
     "docs/topics.md",
 }
