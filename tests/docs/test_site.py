@@ -37,8 +37,6 @@ PENDING = {
     "docs/log.md",
     "docs/policy.md",
     "docs/python.md",
-    "docs/reference/http-api-server.md",
-    "docs/reference/http-api.md",
     "docs/sqlite.md",
     "docs/topics.md",
 }

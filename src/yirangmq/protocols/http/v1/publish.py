@@ -59,17 +59,32 @@ _elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 SHORT = text(255, 1)
 HEADERS = (
-    Field("X-MQ-Message-Id", MESSAGE_ID, "its id", key="id"),
-    Field("X-MQ-Priority", whole(0, 2**53 - 1), "0 goes first, larger later, none last", key="priority"),
-    Field("X-MQ-Delay", seconds(), "seconds until it may be taken", key="delay"),
-    Field("X-MQ-Ttl", seconds(0.001), "seconds after which it is given up if nobody took it", key="ttl"),
-    Field("X-MQ-Type", SHORT, "its type", key="type"),
-    Field("X-MQ-Version", whole(0, 2**53 - 1), "the version of its type", key="version"),
-    Field("X-MQ-Attributes", text(), "its attributes: a JSON object", key="attributes"),
-    Field("X-MQ-Trace-Id", SHORT, "its trace", key="trace_id"),
-    Field("X-MQ-Deduplication-Key", SHORT, "a second message with this key is not stored", key="deduplication_key"),
-    Field("X-MQ-Group-Id", SHORT, "messages of one group are handed out one at a time, in order", key="group"),
-    Field("X-MQ-Target-Consumer-Id", CONSUMER_ID, "only this consumer may have it", key="target"),
+    Field("X-MQ-Message-Id", MESSAGE_ID, "id of the message", key="id"),
+    Field(
+        "X-MQ-Priority",
+        whole(0, 2**53 - 1),
+        "priority: 0 is first, larger numbers later, no priority last",
+        key="priority",
+    ),
+    Field("X-MQ-Delay", seconds(), "delay in seconds until the message may be leased", key="delay"),
+    Field("X-MQ-Ttl", seconds(0.001), "seconds after which the message expires", key="ttl"),
+    Field("X-MQ-Type", SHORT, "type of the message", key="type"),
+    Field("X-MQ-Version", whole(0, 2**53 - 1), "version of the type", key="version"),
+    Field("X-MQ-Attributes", text(), "attributes: a JSON object", key="attributes"),
+    Field("X-MQ-Trace-Id", SHORT, "id of the trace", key="trace_id"),
+    Field(
+        "X-MQ-Deduplication-Key",
+        SHORT,
+        "deduplication key: a second message with this key is not stored",
+        key="deduplication_key",
+    ),
+    Field(
+        "X-MQ-Group-Id",
+        SHORT,
+        "id of the group: messages of a group are delivered one at a time, in order",
+        key="group",
+    ),
+    Field("X-MQ-Target-Consumer-Id", CONSUMER_ID, "only this consumer may lease the message", key="target"),
 )
 """With any of these headers, the body is the payload of one message, regardless of its content type."""
 _names = {field.name.lower(): field.name for field in HEADERS}
@@ -271,12 +286,12 @@ ONE_STORED = b'{"queue":%b,"stored":1,"duplicates":0,"refused":0,"messages":[{"m
 DOCUMENT_AS = Field(
     "as",
     choice(*READ_AS),
-    "what each JSON document is; unless said, one with messageId and payload is an envelope, any other a payload",
+    "what each JSON document is; by default a document with messageId and payload is an envelope, any other a payload",
     key="read_as",
 )
 QUERY = (
-    Field("delaySec", seconds(), "until they may be taken", key="delay"),
-    Field("ttlSec", seconds(0.001), "after which they are given up if nobody took them", key="ttl"),
+    Field("delaySec", seconds(), "delay in seconds until the messages may be leased", key="delay"),
+    Field("ttlSec", seconds(0.001), "seconds after which the messages expire", key="ttl"),
     DOCUMENT_AS,
 )
 EVENT = {
@@ -307,11 +322,11 @@ BODY = BodyContent(
                 {"type": ["object", "string", "number", "boolean", "null"]},
             ],
         },
-        "application/x-ndjson": {"type": "string", "description": "an envelope or a bare payload a line"},
+        "application/x-ndjson": {"type": "string", "description": "an envelope or a bare payload per line"},
         EVENT_TYPE: {**EVENT, "description": "a CloudEvent"},
         BATCH_TYPE: {**items(EVENT), "description": "CloudEvents"},
         "*/*": {"description": "any bytes: the payload of one message"},
     },
-    "what to publish",
+    "messages to publish",
 )
 ANSWER = struct(queue=TEXT, stored=COUNT, duplicates=COUNT, refused=COUNT, messages=items(ref("Receipt")))
