@@ -38,7 +38,7 @@ class ManualClock:
 
     def advance(self, milliseconds: int) -> None:
         if milliseconds < 0:
-            raise ValueError("time does not go back")
+            raise ValueError("time cannot go back")
         self._now += milliseconds
 
 

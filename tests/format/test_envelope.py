@@ -178,7 +178,7 @@ def test_envelope_or_payload_may_be_forced() -> None:
     whole = b'{"messageId":"m","payload":1}'
     assert (taken(whole, read_as="payload").id, taken(whole, read_as="payload").payload) == ("fallback", whole)
     for text in (b"1", b'{"messageId":"m"}'):
-        with pytest.raises(BadInput, match="is no envelope") as caught:
+        with pytest.raises(BadInput, match="is not an envelope") as caught:
             taken(text, read_as="envelope")
         assert caught.value.field == "document"
     with pytest.raises(BadInput, match="must be one of envelope, payload") as caught:

@@ -72,7 +72,7 @@ class StoreDisk:
         if self.free < self.low_bytes and self.free + self._inside() < self.low_bytes:
             self.full = StoreFull(
                 f"{self.free >> 20} MiB left on the disk, publishing needs {self.low_bytes >> 20}; free some space, "
-                "or consume: that goes on"
+                "or consume messages, which still works"
             )
         return self.free
 

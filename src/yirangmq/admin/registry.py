@@ -95,7 +95,7 @@ class CrossThreadCommitter:
 
     def _run_on_loop(self, start_job: Callable[["Future[Answer]"], None]) -> Answer:
         if self.is_stopping:
-            raise Unavailable("the server is stopping; what was done so far stays, ask again for the rest")
+            raise Unavailable("the server is stopping; what was done so far is kept, repeat the call for the rest")
         future: Future[Answer] = Future()
         self._call(lambda: start_job(future))
         return future.result()

@@ -346,7 +346,7 @@ class Queues(AbstractContextManager["Queues"]):
         if found.needed is None:
             return found.report({})
         if not isinstance(self._committer, ThreadedGroupCommitter):
-            raise Unavailable("ask the server: processor_check")
+            raise Unavailable("call processor_check on the server")
         return found.report(self._committer.dry_run(found.needed))
 
     def pause(self, queue: str) -> bool:

@@ -130,7 +130,7 @@ class Tracker:
             self.reached = max(self.reached, sequence)
             self._mark_complete(sequence)
         else:
-            self._report_missing(f"{sent} records were sent, {self._count} have come")
+            self._report_missing(f"{sent} records were sent, {self._count} were received")
 
     def _mark_complete(self, sequence: int) -> None:
         """Note that all matching records up to ``sequence`` have arrived. Later records may be present as well, and

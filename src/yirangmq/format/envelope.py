@@ -103,7 +103,7 @@ def is_envelope(parts: Mapping[str, bytes] | None, read_as: str | None = None) -
         raise BadInput(f"must be one of {', '.join(READ_AS)}, not {str(read_as)[:60]!r}", field="as")
     has_payload = parts is not None and ("payload" in parts or "payloadBase64" in parts)
     if read_as == ENVELOPE and not has_payload:
-        raise BadInput("is no envelope: it is not an object with payload or payloadBase64", field="document")
+        raise BadInput("is not an envelope: it is not an object with payload or payloadBase64", field="document")
     if read_as is not None:
         return read_as == ENVELOPE
     return parts is not None and has_payload and "messageId" in parts
@@ -148,7 +148,7 @@ def read_members(
     given = {key: _named(key, loads, raw) for key, raw in parts.items()}
     said = given.pop("queue", queue)
     if said != queue:
-        raise BadInput(f"the envelope says {said!r}, the call says {queue!r}", field="queue")
+        raise BadInput(f"is {said!r} in the envelope and {queue!r} in the call", field="queue")
     identifier = given.pop("messageId", None)
     checked = fallback_id if identifier is None else validation.check_id(identifier)
     return _checked(queue, checked, given, payload, is_json, now, delay, ttl)
@@ -215,7 +215,7 @@ def check_header_text(text: str) -> dict[str, Any]:
         raise BadInput(f"must be an object, not {kind(header)}", field="header")
     for name in NOT_IN_HEADER:
         if name in header:
-            raise BadInput(f"has the member {name}, which stands beside the header", field="header")
+            raise BadInput(f"has the member {name}, which may not be in the header", field="header")
     return header
 
 

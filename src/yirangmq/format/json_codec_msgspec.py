@@ -25,7 +25,7 @@ def dumps(value: Any) -> bytes:
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadInput(f"cannot be written as JSON: {error}") from None
     if b"null" in text and not _is_finite(value):
-        raise BadInput("cannot be written as JSON: it holds a number that is infinite or none")
+        raise BadInput("cannot be written as JSON: it contains a number that is infinite or NaN")
     return text
 
 

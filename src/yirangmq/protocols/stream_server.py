@@ -365,7 +365,7 @@ class StreamConnection(asyncio.BufferedProtocol):
             session.refuse(TimedOut(f"{what} longer than {limits.frame_seconds:g} seconds", field="frame"))
         elif not session.is_waiting and now - self._received_at > limits.idle_seconds:
             self.server.count("idle")
-            session.refuse(TimedOut(f"nothing was heard for {limits.idle_seconds:g} seconds", field="idle"))
+            session.refuse(TimedOut(f"no data was received for {limits.idle_seconds:g} seconds", field="idle"))
 
     def describe(self, now: float) -> dict[str, Any]:
         return {

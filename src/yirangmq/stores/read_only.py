@@ -64,7 +64,7 @@ class ReadOnlyStore:
 def open_read_only(scheme: str, place: str, durability: str) -> Store:
     """Open a store for reading only. ``scheme`` is "sqlite" or "files"."""
     if not Path(place).exists():
-        raise StoreReadOnly(f"there is no store at {place}, and none can be made to be read only")
+        raise StoreReadOnly(f"there is no store at {place}, and none can be created for reading only")
     with ExitStack() as stack:
         if scheme == "files":
             folder = stack.enter_context(_temporary())

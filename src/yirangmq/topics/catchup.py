@@ -164,11 +164,11 @@ class Catchup:
     def _push_file(self, most: int) -> int:
         piece = self._piece
         if piece is None:
-            raise StoreDamaged("there is no piece to send")
+            raise StoreDamaged("there is nothing to send")
         offset = piece.offset + piece.length - self._left
         count = self.output.send_file(piece.file, offset, min(self._left, most))
         if count == 0:
-            raise StoreDamaged(f"the log ends in the middle of what follows sequence {self.cursor}")
+            raise StoreDamaged(f"the log ends inside a record after sequence {self.cursor}")
         self._left -= count
         if not self._left:
             self._reach(piece.last, piece.last - piece.first + 1)

@@ -104,7 +104,7 @@ class SubscriberLifecycle:
         ask for is broken off. A request waits for the end of one that it asked for; the requests that wait together
         are answered by one recovery, from the lowest sequence."""
         if not subscriber.is_following:
-            raise WrongState(f"a subscriber that is {subscriber.state} cannot ask for a recovery")
+            raise WrongState(f"a subscriber that is {subscriber.state} cannot request a recovery")
         last, waiting = self._feed.log.last, subscriber.waiting_requests
         if after != FROM_FIRST:
             if not 0 <= after <= last:

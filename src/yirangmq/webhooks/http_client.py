@@ -65,7 +65,7 @@ class WebhookResponse:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            raise BadResponse(f"the answer is no HTTP: {error}") from None
+            raise BadResponse(f"the answer is not HTTP: {error}") from None
         if self._size > MAX_BODY:
             self.is_complete, self.keeps_alive = True, False
 

@@ -175,7 +175,7 @@ def test_hook_results_and_exceptions_mean_accepted_refused_or_failed(queues: Que
     process(queues, hooks=[hook("says")])
     queues.publish_many("mail", [b"yes", b"nothing"])
     refused = {
-        b"no": "payload: the hook says no",
+        b"no": "payload: the hook refused the message",
         b"reason": "payload: because",
         b"value error": "payload: not one of ours",
         b"thing": "returned int",

@@ -77,7 +77,7 @@ def number_in(path: Path) -> int:
 
 def test_hook_that_hangs_is_stopped_at_its_timeout_and_the_next_message_is_accepted(client: Client) -> None:
     hooked(client, "hang", "hang", 0.3)
-    with pytest.raises(HookFailed, match=r"^processor\.hooks: hook .*:hang was cut off after 0\.3 s \(message "):
+    with pytest.raises(HookFailed, match=r"^processor\.hooks: hook .*:hang was stopped after 0\.3 s \(message "):
         client.publish("hang", b"hang")
     assert client.counts("hang").published == 0
     hooked(client, "hang", "hang")

@@ -431,7 +431,7 @@ def test_spark_sink_null_or_too_large_value_is_refused_or_dead_lettered_and_the_
     [
         ({"value": [None]}, {"value": "string"}, "the value is null"),
         ({"value": ["x"], "target": ["mail"]}, {"value": "string", "target": "string"}, "is not queue:NAME"),
-        ({"value": ["x"], "key": [b"\xff"]}, {"value": "string", "key": "binary"}, "the key is no text"),
+        ({"value": ["x"], "key": [b"\xff"]}, {"value": "string", "key": "binary"}, "the key is not text"),
         ({"value": ["x"], "key": ["k" * 70_000]}, {"value": "string", "key": "string"}, "the key of the row has 70000"),
     ],
 )

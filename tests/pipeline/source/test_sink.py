@@ -100,7 +100,7 @@ def test_spark_sink_bad_row_refuses_the_whole_write_or_is_dead_lettered_with_its
     spark: SparkSession, served: Served
 ) -> None:
     rows = spark.createDataFrame(BAD, "value string, target string").coalesce(1)
-    with pytest.raises(PySparkException, match="the value is null; leave such rows out, or set onBadRow=dlq"):
+    with pytest.raises(PySparkException, match="the value is null; remove such rows, or set onBadRow=dlq"):
         write(rows, served)
     with pytest.raises(PySparkException, match="batch 0 of w-large was not written, and nothing of it is there"):
         write(rows.where("length(value) > 9 or value = 'ok'"), served, publishId="w-large")

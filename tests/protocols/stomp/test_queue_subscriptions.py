@@ -384,7 +384,7 @@ REFUSALS = {
     "subscribe-exclusive": (
         b"SUBSCRIBE\nid:1\ndestination:/queue/a\nactivemq.exclusive:true\n\n\0", "activemq.exclusive: is not known"),
     "subscribe-pattern": (b"SUBSCRIBE\nid:1\ndestination:/queue/a.*\n\n\0", "destination: 'a.*' is not allowed"),
-    "subscribe-levels": (b"SUBSCRIBE\nid:1\ndestination:/topic/a.>.b\n\n\0", "'>' stands at the end"),
+    "subscribe-levels": (b"SUBSCRIBE\nid:1\ndestination:/topic/a.>.b\n\n\0", "'>' is allowed only at the end"),
     "subscribe-durable": (
         b"SUBSCRIBE\nid:1\ndestination:/topic/a\nactivemq.subscriptionName:n\n\n\0", "client-id: is missing"),
     "unsubscribe-unknown": (b"UNSUBSCRIBE\nid:1\n\n\0", "there is no subscription '1'"),

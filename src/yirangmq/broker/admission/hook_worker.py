@@ -111,7 +111,7 @@ def _encode_result(value: Any, *, produces: bool) -> bytes:
     if value is None or value is True:
         return frame({"outcome": FINE})
     if value is False or isinstance(value, str):
-        return frame({"outcome": UNFIT, "text": value or "the hook says no"})
+        return frame({"outcome": UNFIT, "text": value or "the hook refused the message"})
     kind = type(value).__name__
     return frame({"outcome": FAILED, "text": f"returned {kind}; a hook without produces returns nothing, or a reason"})
 

@@ -101,7 +101,7 @@ class HookProcess:
             return unframe(_received(connection, size, until))
         except TimeoutError:
             self._end()
-            raise HookProcessLost(f"hook {hook} was cut off after {seconds:g} s", field="processor.hooks") from None
+            raise HookProcessLost(f"hook {hook} was stopped after {seconds:g} s", field="processor.hooks") from None
         except OSError:
             code = self._end()
             how = f"by {_signal_name(-code)}" if code < 0 else f"with exit code {code}"

@@ -93,7 +93,7 @@ def show_options(parser: argparse.ArgumentParser) -> None:
 
 def run_show(args: argparse.Namespace, screen: Screen) -> int:
     if args.day is not None and not is_day(args.day):
-        raise BadInput(f"{args.day!r} is no day such as 2026-11-15", field="day")
+        raise BadInput(f"{args.day!r} is not a day such as 2026-11-15", field="day")
     if args.payload and not args.id:
         raise BadInput("says of which message with --id", field="payload")
     limit = validation.check_count(args.limit, "limit", least=1, most=10**9)

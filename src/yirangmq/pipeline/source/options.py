@@ -207,7 +207,7 @@ def _check_name(name: str, value: str) -> None:
 def _check_globs(name: str, value: str) -> None:
     for part in _parts(value) or ("",):
         if not GLOB.fullmatch(part):
-            raise SourceError(f"{name}: {part[:60]!r} is no pattern; use '*', '?', '+' among the letters of a name")
+            raise SourceError(f"{name}: {part[:60]!r} is not a pattern; use '*', '?', '+' and the characters of a name")
 
 
 def _span_ms(name: str, value: str) -> int:
@@ -352,7 +352,7 @@ def columns_of(options: Options) -> dict[str, str]:
             raise SourceError(f"columns: there is no column {name!r}{hint}")
     if not options.flag("includeHeaders"):
         if "headers" in wanted:
-            raise SourceError("columns asks for headers, includeHeaders=false says no; leave one of them out")
+            raise SourceError("columns contains headers, but includeHeaders is false; remove one of them")
         del columns["headers"]
     return {name: columns[name] for name in wanted} if wanted else columns
 

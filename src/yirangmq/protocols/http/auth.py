@@ -201,7 +201,7 @@ class OriginPolicy:
         that is not in CORS mode."""
         if not path.startswith(CHANGING_GETS) or method not in ("GET", "HEAD") or self._is_open_to_all(headers, peer):
             return ACCEPTED_ONCE
-        return self._refuse(_foreign_page("a browser that does not say which page asks"), peer)
+        return self._refuse(_foreign_page("a browser that does not name the page of the request"), peer)
 
     def _is_open_to_all(self, headers: Mapping[str, str], peer: str) -> bool:
         access = self._access
@@ -350,7 +350,7 @@ class HttpAccess:
         grant = self._authenticator.find(_token_of(request), request.peer)
         try:
             if grant is None:
-                raise UnknownClient("show a token of this server as 'Authorization: Bearer TOKEN'", field=UNKNOWN)
+                raise UnknownClient("send a token of this server as 'Authorization: Bearer TOKEN'", field=UNKNOWN)
             context.check(grant, verb, queue, "token")
         except NotAllowed as error:
             self._count(request, grant, error)

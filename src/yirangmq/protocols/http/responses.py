@@ -216,7 +216,7 @@ def refuse_content_coding(head: RequestHead) -> CompressedBody | None:
     coding = head.headers.get("content-encoding", "")
     if head.length == 0 or coding.lower() in ("", "identity"):
         return None
-    return CompressedBody(f"bodies are read as they come, so unpack it first; not {coding!r}", field="content-encoding")
+    return CompressedBody(f"the body must not be compressed; it has {coding!r}", field="content-encoding")
 
 
 def too_large(route: HttpRoute) -> TooLarge:

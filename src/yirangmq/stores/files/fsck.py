@@ -213,8 +213,8 @@ def _is_new(message: Message) -> bool:
 
 # -- messages of all queues --------------------------------------------------------------------------------------------
 
-STUCK = ("stuck", "is held, and nobody of its group is before it")
-OUT_OF_ORDER = ("out of turn", "is not held, and others of its group come first")
+STUCK = ("stuck", "is held, and no message of its group is before it")
+OUT_OF_ORDER = ("out of turn", "is not held, and other messages of its group are before it")
 
 
 class StoreCheck:
@@ -285,7 +285,7 @@ class StoreCheck:
             if contents and not is_blank(path):
                 yield self._problem_builder.unlinked("temp", f"{SPARES}/{name}", "a spare file that is not blank")
         for path in stray_files(folder):
-            yield self._problem_builder.rejected("stray", path, "lies where no message can be")
+            yield self._problem_builder.rejected("stray", path, "is not in a folder of messages")
         for top, below, names in walk(folder):
             if not names:
                 self.empty_folders.append(f"{folder}/{top}/{below}")

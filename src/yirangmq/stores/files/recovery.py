@@ -113,10 +113,12 @@ class FilesRecovery:
                 if _without_window(store_check.index_builder.record(seq)) != _without_window(known.get(seq))
             ]
             if wrong:
-                findings.append(Finding("index", f"messages {wrong[0]} …", f"{len(wrong)} are not where it says"))
+                findings.append(
+                    Finding("index", f"messages {wrong[0]} …", f"{len(wrong)} are not at their recorded paths")
+                )
         for (number, group), members in store_check.index_builder.groups.items():
             if not self._index.has_group_list(store_check.index_builder.queue_of(number), group, members):
-                text = f"{len(members) // 2} are not chained as they stand"
+                text = f"{len(members) // 2} are not linked in the order of their files"
                 findings.append(Finding("index", f"the group of message {members[1]}", text))
         return findings
 

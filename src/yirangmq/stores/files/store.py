@@ -258,7 +258,7 @@ class FilesStore:
             yield work
             if not work.pending.is_empty or work.last != self._index.last:
                 if not write:
-                    raise StoreError("a transaction for reading has changed something")
+                    raise StoreError("a read-only transaction has changed the store")
                 self._commit(work, view)
             if view.is_index_stale or self._needs_cleanup:
                 self._invalidate_index()
@@ -307,7 +307,10 @@ class FilesStore:
         if self._reserve.refresh():
             self._reserve.make()
         if self._reserve.is_short:
-            raise StoreFull(f"no space left for {self._root} beside its reserve; free some, or consume: that goes on")
+            raise StoreFull(
+                f"no space left for {self._root} beside its reserve; free some space, or consume messages, which "
+                "still works"
+            )
 
     def relieve(self) -> bool:
         """Free disk space after a transaction failed with a full disk. Return True if the caller should retry.
@@ -352,7 +355,7 @@ class FilesStore:
         if self._index.latest_generation() == generation:
             batch.undo(skip_errors=monotonic() > until)
             if not batch.is_undone:
-                raise OSError(errno.EIO, "a refused batch cannot be taken back yet")
+                raise OSError(errno.EIO, "a refused batch cannot be undone yet")
         self._failed_undo = None
 
     @contextmanager

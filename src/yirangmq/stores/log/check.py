@@ -68,7 +68,7 @@ def _check_segment(segment: LogSegment) -> tuple[int, list[Finding]]:
             text = f"the record {sums.last + 1} does not hold what was written; this segment goes to {tail.last}"
             return sound, [Finding(DAMAGED, segment.path, text, False)]
         if not has_good_index(segment, fd, sums):
-            return sound, [Finding(INDEX, segment.path, "its index cannot be used, and is made anew at need", False)]
+            return sound, [Finding(INDEX, segment.path, "its index cannot be used and is rebuilt when needed", False)]
     return sound, []
 
 
@@ -136,7 +136,7 @@ def repair_segment(
             is_whole = (sums.last, sums.end) == (segment.tail.last, segment.tail.end)
             if is_whole and has_good_index(segment, fd, sums):
                 return None
-        reason = f"the record {sums.last + 1} does not hold what was written"
+        reason = f"the record {sums.last + 1} is damaged"
     except StoreDamaged as error:
         is_whole, state, reason = False, {}, str(error)
     if is_whole:

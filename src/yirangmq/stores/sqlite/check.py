@@ -44,7 +44,7 @@ def littered(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
     for first, last in list(db.execute(_LITTER)):
         if repair:
             db.execute("DELETE FROM content WHERE first = ?", (first,))
-        yield Finding("litter", f"{first}-{last}", "payloads of no message; given up", repair)
+        yield Finding("litter", f"{first}-{last}", "payloads without a message; dropped", repair)
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def _misshapen(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
     for queue, rank, first, last in list(db.execute(_OVERLAPPING)):
         if repair:
             db.execute("DELETE FROM fresh WHERE queue = ? AND rank = ? AND first = ?", (queue, rank, first))
-        yield Finding("torn", f"{first}-{last}", "a run in line that cannot be; lined up anew", repair)
+        yield Finding("torn", f"{first}-{last}", "an impossible range of the ready index; rebuilt", repair)
     end = 0
     for batch in [BatchRow(*row) for row in db.execute(_BATCHES)]:
         if batch.first > end and _is_whole(batch):
@@ -125,7 +125,7 @@ def _strangers(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
     for queue, rank, seq, id in list(db.execute(_STRANGERS)):
         if repair:
             Runs(db).remove_ready(queue, rank, [seq])
-        yield Finding("torn", id, "stands in a run it does not belong to; lined up anew", repair)
+        yield Finding("torn", id, "is in a range of the ready index to which it does not belong; rebuilt", repair)
 
 
 def _gaps(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
@@ -135,14 +135,14 @@ def _gaps(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
         for first, last in _missing(db, run[0], run[1]):
             if repair:
                 runs.cut_fresh(queue, rank, first, last)
-            yield Finding("bodiless", f"{first}-{last}", "stand in line without content; taken out", repair)
+            yield Finding("bodiless", f"{first}-{last}", "are in the ready index without content; removed", repair)
     for batch in [BatchRow(*row) for row in db.execute(_BATCHES)]:
         if batch.body:
             for first, last in _missing(db, batch.first, batch.last):
                 if repair:
                     runs.cut(first, last)
                     db.execute("DELETE FROM name WHERE seq BETWEEN ? AND ?", (first, last))
-                yield Finding("bodiless", f"{first}-{last}", "are in hand without content; forgotten", repair)
+                yield Finding("bodiless", f"{first}-{last}", "are leased without content; removed", repair)
 
 
 def _missing(db: apsw.Connection, first: int, last: int) -> list[Span]:
@@ -265,7 +265,7 @@ def _damage(db: apsw.Connection) -> list[str]:
             for _ in db.execute(f"SELECT {columns} FROM {table}"):
                 pass
         except UnicodeDecodeError:
-            found.append(f"table {table} holds text that is none")
+            found.append(f"table {table} contains invalid text")
     return found
 
 
@@ -296,7 +296,7 @@ def _misplaced(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
     for *place, seq in list(db.execute(_DOUBLED)):
         if repair:
             db.execute(_END_READY, place)
-        yield Finding("twice", str(seq), "stands in line twice; its first place stays", repair)
+        yield Finding("twice", str(seq), "is twice in the ready index; the first position is kept", repair)
     for seq, queue, id in list(db.execute(_NOWHERE)):
         if repair:
             place = insert_ready(db, seq)
@@ -305,7 +305,7 @@ def _misplaced(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
     for (seq,) in list(db.execute(_TWICE)):
         if repair:
             db.execute("DELETE FROM ready WHERE seq = ?", (seq,))
-        yield Finding("twice", str(seq), "in two states; the later one stays", repair)
+        yield Finding("twice", str(seq), "in two states; the later one is kept", repair)
     for queue, id, seq, place in list(db.execute(_NAMELESS)):
         if repair:
             db.execute("INSERT INTO name VALUES (?, ?, ?, ?)", (queue, id, seq, place))
@@ -317,7 +317,7 @@ def _bodiless(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
     for *place, seq in list(db.execute(_BODILESS_READY)):
         if repair:
             db.execute(_END_READY, place)
-        yield Finding("bodiless", str(seq), "stands in line without content; taken out", repair)
+        yield Finding("bodiless", str(seq), "is in the ready index without content; removed", repair)
     for seq, id in list(db.execute(_BODILESS_LIFE)):
         if repair:
             db.execute("UPDATE life SET body = 0, state = 'dropped' WHERE seq = ?", (seq,))
@@ -331,13 +331,13 @@ def _misgrouped(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
         if repair:
             db.execute("DELETE FROM member")
             db.execute(f"INSERT OR IGNORE INTO member {_MEMBERS}")
-        yield Finding("misgrouped", "member", f"{wrong} places in groups do not fit the messages; made anew", repair)
+        yield Finding("misgrouped", "member", f"{wrong} positions in groups do not match the messages; rebuilt", repair)
     for seq, id in list(db.execute(_STUCK)):
         if repair:
             db.execute(_FREE, (seq,))
             db.execute("UPDATE name SET place = (SELECT place FROM life WHERE seq = ?1) WHERE seq = ?1", (seq,))
             db.execute("DELETE FROM life WHERE seq = ?", (seq,))
-        yield Finding("stuck", id, "held behind nobody; made ready", repair)
+        yield Finding("stuck", id, "held, and no message of its group is before it; made ready", repair)
 
 
 def _miscounted(db: apsw.Connection, repair: bool) -> Iterator[Finding]:

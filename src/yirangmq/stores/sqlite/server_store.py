@@ -138,7 +138,7 @@ class ServedSqliteStore(SqliteStore):
             self._yield_until = self._yield_until or monotonic() + YIELD_SECONDS
             while monotonic() < self._yield_until and not self._changes.acquire_lock():
                 if not self._busy_seconds:
-                    raise apsw.BusyError("another process waits to write, and goes first")
+                    raise apsw.BusyError("another process waits to write, and has precedence")
                 sleep(YIELD_SECONDS / 50)
             self._is_writer_waiting, self._yield_until = False, 0.0
             self._changes.release_lock()

@@ -166,7 +166,7 @@ class SqliteStore:
                         return
                     self._db.execute("ROLLBACK")
             if not busy_handler(tries):
-                raise apsw.BusyError("a server is in the midst of a commit")
+                raise apsw.BusyError("a server is committing")
             tries += 1
 
     def _replay_leftover(self) -> bool:

@@ -176,7 +176,7 @@ def topics_of(call: EndpointCall) -> Publisher:
 def log_of(call: EndpointCall, epoch: str = "") -> Log:
     """Return the topic log, opened if necessary. Raise ``WrongEpoch`` if ``epoch`` is given and differs."""
     log = topics_of(call).ensure_open().feed.log
-    check_epoch(log, epoch, "what you know")
+    check_epoch(log, epoch, "your position")
     return log
 
 

@@ -81,10 +81,10 @@ def show_payload(call: EndpointCall) -> None:
     def reply(page: Any) -> None:
         sent = single_view(page).envelope
         if sent is None:
-            raise NotFound("of this message only the id is remembered", field="id")
+            raise NotFound("only the id of this message is still known", field="id")
         wrong = digest_problem(sent)
         if wrong:
-            raise PayloadDamaged(f"message {sent.id} is not handed out: {wrong}")
+            raise PayloadDamaged(f"message {sent.id} is not delivered: {wrong}")
         kind = cloudevents.content_type(sent) or "application/octet-stream"
         call.respond(sent.payload, (("content-type", kind), *SANDBOX, *ATTACHMENT))
 

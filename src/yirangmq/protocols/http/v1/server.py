@@ -136,7 +136,7 @@ def one_consumer(call: EndpointCall) -> None:
             if row["consumerId"] == id:
                 call.reply(_consumer_row(row))
                 return
-        raise NotFound(f"no consumer {id!r} has told of itself within the last hour", field="id")
+        raise NotFound(f"no consumer {id!r} has reported within the last hour", field="id")
 
     call.call("consumer_list", {}, reply)
 

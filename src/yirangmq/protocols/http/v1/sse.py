@@ -408,8 +408,8 @@ def _number(given: str, log: Log) -> int:
     """Return the sequence of an event id. Raise ``WrongEpoch`` for an id of another epoch."""
     epoch, _, number = given.rpartition("-")
     if not (number.isascii() and number.isdecimal() and len(number) <= 20 and int(number) <= MAX_SEQUENCE):
-        raise BadInput(f"{given[:60]!r} is no id of an event of this stream", field="Last-Event-ID")
-    check_epoch(log, epoch, "the last event that you know")
+        raise BadInput(f"{given[:60]!r} is not the id of an event of this stream", field="Last-Event-ID")
+    check_epoch(log, epoch, "the last event that you have")
     if int(number) > log.last:
         raise BadInput(f"is past the end of the log, which is {log.last}", field="Last-Event-ID")
     return int(number)

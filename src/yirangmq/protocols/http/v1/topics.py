@@ -106,7 +106,7 @@ def _document(topic: str, one: bytes) -> NewRecord:
 
 def _payload(parts: Mapping[str, bytes]) -> bytes:
     if "payload" in parts and "payloadBase64" in parts:
-        raise BadInput("stands beside payload; give one of them", field="payloadBase64")
+        raise BadInput("is given together with payload; give only one", field="payloadBase64")
     if "payload" in parts:
         loads(parts["payload"])
         return parts["payload"]
@@ -138,11 +138,11 @@ def _frames(topic: str, body: bytes) -> list[NewRecord]:
     reader = RecordReader()
     found = [NewRecord(one.topic, one.payload, one.key, one.headers) for one in reader.feed(body)]
     if reader.held:
-        raise BadInput(f"the last {reader.held} bytes are no whole record", field="body")
+        raise BadInput(f"the last {reader.held} bytes are not a complete record", field="body")
     _check_count(len(found))
     for number, one in enumerate(found):
         if one.topic != topic:
-            raise BadInput(f"is {one.topic!r}, the path says {topic!r}", field=f"records[{number}].topic")
+            raise BadInput(f"is {one.topic!r}, but the path has {topic!r}", field=f"records[{number}].topic")
     return found
 
 
@@ -239,7 +239,7 @@ def read_page(call: EndpointCall) -> None:
 def start_of(query: dict[str, Any]) -> dict[str, int]:
     """Return the start of a range as arguments of the named methods: ``start``, ``at_ns``, or none."""
     if "fromSeq" in query and "fromTime" in query:
-        raise BadInput("stands beside fromSeq; give one of them", field="fromTime")
+        raise BadInput("is given together with fromSeq; give only one", field="fromTime")
     if "fromTime" in query:
         return {"at_ns": query["fromTime"]}
     return {"start": query["fromSeq"]} if "fromSeq" in query else {}
