@@ -93,9 +93,9 @@ ALLOWED: dict[str, frozenset[str]] = {
 }
 """Scopes that allow each verb. No other table says this."""
 VERBS = {
-    GREET: "connect, ask whether the server is well, read its API description",
+    GREET: "connect, read the health of the server and its API description",
     LIST: "names, counts and states of queues and topics",
-    PUBLISH: "publish messages and records, and try out whether they would be accepted",
+    PUBLISH: "publish messages and records, and check whether they would be accepted",
     CONSUME: "lease messages, settle what was leased, subscribe to topics, keep cursors",
     FOLLOW: "read the records of a topic",
     LOOK: "read messages and dead letters without leasing them, history, policies, events, metrics, alerts",
