@@ -269,7 +269,7 @@ def test_epoch_of_another_log_in_its_place_is_an_error_or_a_restart_from_its_beg
     shutil.rmtree(tmp_path / "topics")
     with SegmentLog(tmp_path / "topics") as fresh:
         fresh.append([NewRecord("t", b"x")] * 7)
-        with pytest.raises(SourceError, match="the log began anew"):
+        with pytest.raises(SourceError, match="the log is a new one"):
             stream(tmp_path).latestOffset(start, reader.getDefaultReadLimit())
         assert steps(stream(tmp_path, failondataloss="false"), start) == [list(range(1, 8))]
 
