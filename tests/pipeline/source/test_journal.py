@@ -145,7 +145,7 @@ def test_files_by_date_can_be_read_by_the_poison_and_replay_commands(
     ("more", "why"),
     [
         ({"path": "/nowhere"}, "cannot be read"),
-        ({"days": "today"}, "is no day"),
+        ({"days": "today"}, "is not a day"),
         ({"subscribe": "t"}, "means nothing to files by date"),
         ({"columns": "postion"}, "did you mean position"),
     ],
