@@ -189,14 +189,14 @@ class StatedLength:
         stated = self._stated_length(subject)
         if stated is None:
             what = (
-                "is missing" if self.member and member_of(subject.header, self.member) is None else "contains no length"
+                "is missing" if self.member and member_of(subject.header, self.member) is None else "states no length"
             )
             return CheckProblem(field, what)
         real = len(subject.payload) - (self.at + self.size if self.counts == "rest" else 0)
         if abs(real - stated) <= stated * self.tolerance / 100:
             return None
         more = f", more than {self.tolerance:g} % away" if self.tolerance else ""
-        return CheckProblem(field, f"contains {stated} bytes as length, the length is {real}{more}")
+        return CheckProblem(field, f"states {stated} bytes, has {real}{more}")
 
     def _stated_length(self, subject: CheckedMessage) -> int | None:
         if self.member:
