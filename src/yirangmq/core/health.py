@@ -62,26 +62,26 @@ REASONS: dict[str, ReasonCode] = {
     ),
     "store_slow": ReasonCode(
         (DEGRADED,),
-        "a write to the store took more than 500 ms: a long commit is running, or the disk is slow",
+        "a write to the store was not done within 500 ms: a long commit is under way, or the disk is slow",
         "look at `yirangmq_commit_sync_seconds` and the disk",
     ),
     "loop_stalled": ReasonCode(
         (DEGRADED,),
-        "the event loop was blocked for 5 s or more within the last minute; no request was answered meanwhile",
-        "see the stack in the log event `loop_stalled`; a slow disk is visible in `yirangmq_commit_sync_seconds`",
+        "the event loop was blocked for 5 s or more within the last minute: nothing was answered meanwhile",
+        "the log event `loop_stalled` has the place; a slow disk shows in `yirangmq_commit_sync_seconds`",
     ),
     "internal_error": ReasonCode(
-        (FAIL,), "the last write failed for a reason without a code", "see the log, and report it"
+        (FAIL,), "the latest write failed for a reason that has no code", "see the log, and report it"
     ),
     "overdue": ReasonCode(
         (DEGRADED,),
         "delays and leases end more than 10 s late",
-        "check whether the server is short of processor time, or commits are slow (`yirangmq_commit_sync_seconds`)",
+        "see whether the server is short of processor time, or commits are slow (`yirangmq_commit_sync_seconds`)",
     ),
     "backlog": ReasonCode(
         (DEGRADED,), "a queue has a backlog above `backlog_limit`", "add consumers, or raise `backlog_limit`"
     ),
-    "disk": ReasonCode((FAIL,), "the folder of the store cannot be read", "check that the file system is mounted"),
+    "disk": ReasonCode((FAIL,), "the folder of the store cannot be looked at", "see that the file system is mounted"),
     "disk_low": ReasonCode(
         (FAIL, DEGRADED),
         "free space is below `disk_low_bytes`, and publishing is refused; degraded below twice that",
@@ -96,24 +96,23 @@ REASONS: dict[str, ReasonCode] = {
     "lag": ReasonCode(
         (DEGRADED,),
         "a subscriber or a bridge is more than `topic_lag_limit` records behind",
-        "check whether the subscriber runs: `yirangmq topic subscribers`",
+        "see whether the subscriber runs: `yirangmq topic subscribers`",
     ),
     "bridge": ReasonCode((DEGRADED,), "a bridge waits or was stopped", "see `yirangmq bridge list`"),
     "no_active_node": ReasonCode(
         (FAIL,),
-        "this node is the standby of a pair, or does not lead its cluster, and no active node is known",
+        "this node is the standby of a pair, or does not lead its cluster, and no node is known that does the work",
         "see `yirangmq pair status`, or whether etcd runs and has a leader",
     ),
     "permissions": ReasonCode(
         (DEGRADED,),
-        "other users may reach the data folder or a file with a secret; or `file_access` is `group` and the group has "
-        "no access",
-        "run the `chmod` in the text, or set `file_access` (docs/security.md)",
+        "other users may reach the data folder or a file with a secret; or `file_access` is `group` and it may not",
+        "run the `chmod` that the text says, or set `file_access` (docs/security.md)",
     ),
     "pair_keys_differ": ReasonCode(
         (DEGRADED,),
         "heartbeats from the address of the other node of the pair are signed with another key",
-        "give both nodes the same `pair_key`, and restart the node that had the wrong one",
+        "give both nodes the same `pair_key`, and restart the one that had the wrong one",
     ),
     "peer_silent": ReasonCode(
         (DEGRADED,), "the other node of the pair does not answer", "see `yirangmq pair status` on both nodes"
