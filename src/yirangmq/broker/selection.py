@@ -169,7 +169,7 @@ class IntegrityCheck:
     def error_of(self, transaction: Transaction, message: Message, envelope: Envelope) -> QueueError | None:
         """Return the error of a damaged message that was requested by id; None if it is intact."""
         text = digest_problem(envelope) if self.is_enabled(transaction, message.queue) else ""
-        return PayloadDamaged(f"message {message.id} is not delivered: {text}") if text else None
+        return PayloadDamaged(f"message {message.id} is not handed out: {text}") if text else None
 
 
 # -- strict order ------------------------------------------------------------------------------------------------------

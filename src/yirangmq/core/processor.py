@@ -97,7 +97,7 @@ def _read_hook(given: object, path: str, queue: str) -> Hook:
         raise BadPolicy("must be another queue", field=part.name("produces"))
     original = part.choice("original", KEEP, (KEEP, RECORD))
     if original == RECORD and not produces:
-        raise BadPolicy("needs produces: a message is recorded when it is replaced", field=path)
+        raise BadPolicy("needs produces: a message is recorded when another takes its place", field=path)
     timeout = round(part.number("timeoutSec", 5, least=0.01, most=600) * 1000)
     part.done()
     return Hook(name, produces, original, timeout)

@@ -129,7 +129,7 @@ def topic_message(topic: int, global_seq: int, topic_seq: int, timestamp: int, p
     Raise ``TooLarge`` if a sequence exceeds the layout's 32 bits: a number that wrapped around would be wrong."""
     if global_seq > MAX_SEQUENCE or topic_seq > MAX_SEQUENCE:
         raise TooLarge(
-            f"sequence {global_seq} is too large for this layout, which ends at {MAX_SEQUENCE}", field="sequence"
+            f"sequence {global_seq} has no room in this layout, which ends at {MAX_SEQUENCE}", field="sequence"
         )
     head = _TOPI.pack(TOPI, topic, global_seq, topic_seq, timestamp, len(payload))
     return b"".join((head, payload, TRAILER))
@@ -246,7 +246,7 @@ class FeedDialect:
         while at < len(view):
             head = wire_records.read_head(view, at)
             if head is None or not wire_records.is_sound(view, at, head):  # frames have no checksum
-                raise StoreDamaged("a record is damaged")
+                raise StoreDamaged("a record does not hold what was written")
             bit = bits[wire_records.topic_at(view, at, head)]
             start = at + wire_records.HEAD + head.topic_size + head.key_size + head.headers_size
             payload = view[start : at + head.size]
@@ -405,7 +405,7 @@ class FeedConnection(asyncio.Protocol):
                 raise NotAllowed("this program may follow none of these topics", field="programs")
             last = topics.ensure_open().feed.log.last
             if last >= MAX_SEQUENCE:
-                raise TooLarge("sequences are too large for this layout", field="sequence")
+                raise TooLarge("sequences have no room in this layout any more", field="sequence")
             self._subscriber = topics.connect(self, dialect)
             topics.subscribe(
                 self._subscriber, SubscriptionParameters(wanted, progress_seconds=0.0), 0, self._on_subscribed

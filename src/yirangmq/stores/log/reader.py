@@ -258,7 +258,9 @@ def decoded(segment: LogSegment, step: scan.FrameStep) -> Record:
 def check_walk_complete(segment: LogSegment, reached: int, end: int) -> None:
     """Raise ``StoreDamaged`` if a walk stopped before ``end``: it stops early only at a damaged frame."""
     if reached != end:
-        raise StoreDamaged(f"{segment.path}: the frame at byte {reached} cannot be read; run 'yirangmq log check'")
+        raise StoreDamaged(
+            f"{segment.path}: the frame at byte {reached} cannot be read; 'yirangmq log check' says more"
+        )
 
 
 # -- reader ------------------------------------------------------------------------------------------------------------
