@@ -173,7 +173,7 @@ def test_pipeline_process_writes_windows_when_they_are_over(command: Command, se
         ("--steps nowhere:f", "steps", "nowhere cannot be imported"),
         ("--steps word", "steps", "is not module:function"),
         ("--start soon", "from", "startingOffsets"),
-        ("--trigger often --name t1", "trigger", "is no length of time"),
+        ("--trigger often --name t1", "trigger", "is not a duration"),
         ("--most 0", "most", ""),
         ("--conf x", "conf", ""),
     ],
