@@ -131,7 +131,7 @@ class FileCursors:
                 self._disk.fsync(fd)
             finally:
                 self._disk.close(fd)
-        self.notes.append(f"some of {self._path} does not hold what was written; a copy is {damaged_copy}")
+        self.notes.append(f"{self._path} is damaged in part; a copy is {damaged_copy}")
         self._rewrite()
 
     def _applied(self, document: Any) -> bool:

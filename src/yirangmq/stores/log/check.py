@@ -65,7 +65,7 @@ def _check_segment(segment: LogSegment) -> tuple[int, list[Finding]]:
             return 0, [Finding(DAMAGED, segment.path, str(error), False)]
         sound = sums.last - segment.first + 1
         if (sums.last, sums.end) != (tail.last, tail.end):
-            text = f"the record {sums.last + 1} does not hold what was written; this segment goes to {tail.last}"
+            text = f"the record {sums.last + 1} is damaged; the segment ends at {tail.last}"
             return sound, [Finding(DAMAGED, segment.path, text, False)]
         if not has_good_index(segment, fd, sums):
             return sound, [Finding(INDEX, segment.path, "its index cannot be used and is rebuilt when needed", False)]
