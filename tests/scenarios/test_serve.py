@@ -215,7 +215,7 @@ def test_tls_over_tcp_with_a_token_admits_a_client_and_refuses_a_wrong_token(tmp
         (("--token-file", "typo.txt"), 2, "token_file: must have at least 16 characters, not 6; 'yirangmq token new'"),
         (("--tcp", "0.0.0.0:0", "--token", TOKEN), 2, "clear text: set tls_cert and tls_key, or set insecure"),
         (("--tls-cert", "typo.json", "--tls-key", "typo.json"), 2, "tls_cert"),
-        (("--socket", "typo.json"), 2, "no socket"),
+        (("--socket", "typo.json"), 2, "not a socket"),
         (("--store", "sqlite:/proc/none/q.db"), 5, "/proc/none"),
         (("--log-level", "loud"), 2, "--log-level"),
     ],

@@ -372,7 +372,7 @@ REFUSALS = {
     "send-priority": (b"SEND\ndestination:/queue/a\npriority:10\n\nx\0", "priority: must be from 0 to 9"),
     "send-expires": (b"SEND\ndestination:/queue/a\nexpires:soon\n\nx\0", "expires: must be milliseconds"),
     "send-delay": (b"SEND\ndestination:/queue/a\nAMQ_SCHEDULED_DELAY:-1\n\nx\0", "AMQ_SCHEDULED_DELAY: must be"),
-    "send-cron": (b"SEND\ndestination:/queue/a\nAMQ_SCHEDULED_CRON:* * * * *\n\nx\0", "set a schedule in the policy of the queue"),
+    "send-cron": (b"SEND\ndestination:/queue/a\nAMQ_SCHEDULED_CRON:* * * * *\n\nx\0", "set a schedule in the policy"),
     "send-group": (f"SEND\ndestination:/queue/a\nJMSXGroupID:{TOO_LONG}\n\nx\0".encode(), "JMSXGroupID: has more"),
     "send-transaction": (b"SEND\ndestination:/queue/a\ntransaction:t\n\nx\0", "'t' was not begun"),
     "send-record-delay": (b"SEND\ndestination:/topic/a\nAMQ_SCHEDULED_DELAY:1\n\nx\0", "applies to queues only"),
