@@ -279,7 +279,7 @@ def test_hook_produced_message_that_cannot_be_stored_keeps_its_whole_batch_out(q
     with pytest.raises(TooLarge, match="a hook made 2 bytes, queue 'loud' takes 1"):
         queues.publish_many("mail", [b"a", b"bb"])
     process(queues, hooks=[hook("broken", produces="loud")])
-    with pytest.raises(HookFailed, match="made a message that is none"):
+    with pytest.raises(HookFailed, match="returned an invalid message"):
         queues.publish("mail", b"a")
     assert (queues.counts("mail").published, queues.counts("loud").published) == (0, 0)
 
