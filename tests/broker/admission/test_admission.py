@@ -289,7 +289,7 @@ def test_hook_produced_message_that_cannot_be_stored_keeps_its_whole_batch_out(q
 def test_admission_refuses_processors_whose_hooks_form_a_cycle(queues: Queues) -> None:
     process(queues, hooks=[hook("shout", produces="loud")])
     process(queues, "loud", hooks=[hook("shout", produces="mail")])
-    with pytest.raises(Unfit, match="go round: mail → loud → mail"):
+    with pytest.raises(Unfit, match="form a cycle: mail → loud → mail"):
         queues.publish("mail", b"a")
     assert (queues.counts("mail").published, queues.counts("loud").published) == (0, 0)
 
