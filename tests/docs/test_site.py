@@ -29,7 +29,6 @@ PENDING = {
     "docs/cli/topics.md",
     "docs/dispatch.md",
     "docs/files-by-date.md",
-    "docs/guarantees.md",
     "docs/guides/activemq.md",
     "docs/guides/packages.md",
     "docs/log.md",
