@@ -26,9 +26,9 @@ async def main(address):
     async with yirangmq.connect_async(address) as queues:
         await queues.publish_many("urls", range(100))
         # credit: the number of messages that are pushed before one of them must be acked.
-        async with queues.subscribe("urls", credit=AT_ONCE, idle=1) as messages, asyncio.TaskGroup() as tasks:
-            async for delivery in messages:
-                tasks.create_task(fetch(queues, delivery))
+        async with queues.subscribe("urls", credit=AT_ONCE) as messages, asyncio.TaskGroup() as tasks:
+            for _ in range(100):  # without an end: async for delivery in messages
+                tasks.create_task(fetch(queues, await anext(messages)))
         counts = await queues.counts("urls")
         print(f"{counts.ready} left; {'never more than ten' if peak <= AT_ONCE else 'too many'} at the same time")
 

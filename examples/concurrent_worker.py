@@ -11,18 +11,21 @@ import yirangmq
 from yirangmq import Consumer
 
 THREADS = 4
-together = threading.Barrier(THREADS)
 
 if __name__ == "__main__":
     with yirangmq.connect(sys.argv[1]) as queues:
         queues.publish_many("pictures", range(20))
         consumer = Consumer(queues, concurrency=THREADS)
 
+        def stop():
+            print(f"{THREADS} handlers run at the same time")
+            consumer.stop()  # as SIGTERM does: running handlers finish, other messages go back
+
+        together = threading.Barrier(THREADS, action=stop)
+
         @consumer.handler("pictures")
         def resize(delivery):
-            if together.wait(timeout=30) == 0:  # each handler waits here until four of them run
-                print(f"{THREADS} handlers run at the same time")
-                consumer.stop()  # as SIGTERM does: running handlers finish, the others' messages go back
+            together.wait(timeout=30)  # until four handlers are here
 
         summary = consumer.run()
         print(f"{summary.done} done, {queues.counts('pictures').ready} back in the queue")

@@ -16,10 +16,9 @@ def answer(queues, consumer):
     @consumer.handler("squares")
     def square(delivery):
         reply = {"square": delivery.value() ** 2}
-        wanted = delivery.header["attributes"]
         # The id of the reply comes from that of the request: if the request is redelivered, the reply is a duplicate.
         message = NewMessage(reply, id=f"{delivery.id}-reply", attributes={"answers": delivery.id}, ttl=60)
-        queues.publish(wanted["replyTo"], message)
+        queues.publish(delivery.header["attributes"]["replyTo"], message)
 
     consumer.run()
 

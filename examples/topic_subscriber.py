@@ -11,13 +11,14 @@ import yirangmq
 
 
 def follow(client, limit):
-    """Handle records until ``limit`` of them are done. Each is confirmed when the next one is requested."""
+    """Handle ``limit`` records. A record is confirmed when the next one is requested. Return the last sequence."""
     with client.topics.subscribe("prices", name="charts", idle=5) as records:
         for count, record in enumerate(records, 1):
             print(f"record {record.topic_sequence}: {record.key} {record.value()}")
             if count == limit:
-                records.confirm(record.sequence)
-                break
+                records.confirm(record.sequence)  # the loop requests no other
+                return record.sequence
+    raise SystemExit("records are missing")
 
 
 if __name__ == "__main__":
@@ -30,6 +31,6 @@ if __name__ == "__main__":
 
         receipt = client.topics.publish("prices", 56, key="B", headers={"source": "north"})
         print("one more is published while it is away; it comes back")
-        follow(client, 2)
-        print("it has all of them" if receipt.topic_sequence else "")
+        last = follow(client, 2)
+        print("it has all of them" if last == receipt.sequence else "it has others")
         client.topics.drop_subscriber("charts")

@@ -46,9 +46,8 @@ by-payload: duplicate
 by-payload: stored
 """,
     "delayed.py": """\
-at once
-0 ready, 1 delayed
-after half a second
+first: the other one
+then: the delayed one after half a second
 """,
     "groups.py": """\
 leased together: ann: open, bob: open

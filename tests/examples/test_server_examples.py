@@ -62,7 +62,7 @@ weather.*
 *.seoul, weather.jp.tokyo
     0 weather.kr.seoul
     2 weather.jp.tokyo
-    4 traffic.kr.seoul
+    4 roads.kr.seoul
 """,
     "topic_subscriber.py": """\
 charts reads two records and stops

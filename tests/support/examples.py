@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -43,12 +44,18 @@ class Place:
 
     def run(self, command: str) -> str:
         """Run a command; return its standard output. A failure fails the test."""
-        done = subprocess.run(
+        with subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", self.at_free_ports(command)],
-            cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=PATIENCE, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, (command, done.stdout, done.stderr[-4000:])
-        return done.stdout
+            cwd=self.folder, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        ) as process:  # fmt: skip
+            try:
+                stdout, stderr = process.communicate(timeout=PATIENCE)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)  # with the servers that it started
+                raise
+        assert process.returncode == 0, (command, stdout, stderr[-4000:])
+        return stdout
 
     @contextmanager
     def background(self, command: str, output: Path, env: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
