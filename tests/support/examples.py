@@ -21,6 +21,8 @@ PORTS = ("8080", "8000", "9000", "61613")
 """Ports that headers name; free ones replace them in a test."""
 ADDRESS = "sqlite:demo.db"
 """The store that headers name, for examples that need no server."""
+BASE_INSTALL = {"PYTHONPATH": str(Path(__file__).with_name("base_install"))}
+"""Environment in which extras cannot be imported. Examples that install no package run in it, and their servers."""
 PROGRAMS = ("curl", "node", "openssl", "cc")
 """Programs that an example may need. Without one of them its test is skipped."""
 
@@ -42,11 +44,11 @@ class Place:
     def at_free_ports(self, command: str) -> str:
         return re.sub(rf"\b({'|'.join(self._ports)})\b", lambda match: self._ports[match[0]], command)
 
-    def run(self, command: str) -> str:
+    def run(self, command: str, env: Mapping[str, str] = MappingProxyType({})) -> str:
         """Run a command; return its standard output. A failure fails the test."""
         with subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", self.at_free_ports(command)],
-            cwd=self.folder, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            cwd=self.folder, env=self.env | dict(env), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             start_new_session=True,
         ) as process:  # fmt: skip
             try:
@@ -77,11 +79,11 @@ class Place:
 
 
 class Places:
-    """Folders with a running server each: one for each command line, used by all examples that name it."""
+    """Folders with a running server each: one for each command line and environment, used by all their examples."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder, self._stack = folder, stack
-        self._servers: dict[str, Place] = {}
+        self._servers: dict[tuple[str, ...], Place] = {}
         self._count = 0
 
     def fresh(self) -> Place:
@@ -91,12 +93,13 @@ class Places:
         folder.mkdir()
         return Place(folder)
 
-    def with_server(self, command: str) -> Place:
-        if command not in self._servers:
+    def with_server(self, command: str, env: Mapping[str, str] = BASE_INSTALL) -> Place:
+        key = (command, *env)
+        if key not in self._servers:
             place = self.fresh()
-            self._stack.enter_context(place.background(command, place.folder / "serve.txt"))
-            self._servers[command] = place
-        return self._servers[command]
+            self._stack.enter_context(place.background(command, place.folder / "serve.txt", env))
+            self._servers[key] = place
+        return self._servers[key]
 
 
 def run_example(places: Places, name: str, expected: str, address: str = ADDRESS) -> None:
@@ -105,6 +108,7 @@ def run_example(places: Places, name: str, expected: str, address: str = ADDRESS
     ``address`` replaces the store that the header names."""
     header = read_header(EXAMPLES / name)
     commands = [command.replace(ADDRESS, address) for command in header.commands if "pip install" not in command]
+    env = BASE_INSTALL if len(commands) == len(header.commands) else {}
     for program in PROGRAMS:
         used = any(re.search(rf"\b{program}\b", text) for text in (*commands, header.needs))
         if used and shutil.which(program) is None:
@@ -112,7 +116,7 @@ def run_example(places: Places, name: str, expected: str, address: str = ADDRESS
     [server] = [command.removesuffix(" &") for command in commands if command.startswith("yirangmq serve")] or [""]
     if address != ADDRESS:
         server = "yirangmq serve"
-    place = places.with_server(server) if server else places.fresh()
+    place = places.with_server(server, env) if server else places.fresh()
     outputs: list[Path] = []
     said = ""
     with ExitStack() as stack:
@@ -121,9 +125,9 @@ def run_example(places: Places, name: str, expected: str, address: str = ADDRESS
                 continue
             if command.endswith("&"):
                 outputs.append(place.folder / f"{name}-{len(outputs)}.txt")
-                stack.enter_context(place.background(command.removesuffix("&").strip(), outputs[-1]))
+                stack.enter_context(place.background(command.removesuffix("&").strip(), outputs[-1], env))
             else:
-                said += place.run(command)
+                said += place.run(command, env)
         if outputs:
             until(lambda: is_output(expected, "".join(path.read_text() for path in outputs) + said), what=expected)
         else:
