@@ -201,6 +201,12 @@ def test_envelope_json_carries_bytes_as_base64() -> None:
     assert as_json(taken(as_json(envelope))) == as_json(envelope)
 
 
+def test_new_message_takes_its_payload_by_position_and_everything_else_by_name() -> None:
+    assert NewMessage("text", id="m-1") == NewMessage(payload="text", id="m-1")
+    with pytest.raises(TypeError, match="positional"):
+        NewMessage("text", "m-1")  # type: ignore[call-arg]
+
+
 def test_envelope_payload_bytes_stay_bytes_unless_the_content_type_is_json() -> None:
     assert not build(QUEUE, NewMessage(payload=b"{}"), "f", NOW).is_json
     assert build(QUEUE, NewMessage(payload=b"{ }", content_type="application/json"), "f", NOW).payload == b"{ }"

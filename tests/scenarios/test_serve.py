@@ -118,8 +118,20 @@ def test_cli_commands_of_every_kind_go_through_the_server(tmp_path: Path) -> Non
             done = run_command(tmp_path, *words, store)
             assert done.returncode == 0, (words, done.stdout, done.stderr)
         assert run_command(tmp_path, "repair", store).returncode == 5
+        export = run_command(tmp_path, "export", "--store", server.address)  # reads the store, not the server
+        assert "with --db or --path" in export.stderr
+        assert (export.returncode, export.stdout) == (10, "")
         with connect(server.address) as client:
             assert client.call("status")["accepted"] >= 14
+
+
+def test_export_beside_a_server_has_everything_that_was_confirmed_before(tmp_path: Path) -> None:
+    """Also what SQLite has not committed yet, because it is in the redo log of the server only."""
+    with daemon(tmp_path) as server, connect(server.address) as client:
+        for count in range(1, 4):
+            client.publish("mail", count)
+            done = run_command(tmp_path, "export", "-", "--store", server.url)
+            assert done.stdout.count('"kind":"message"') == count, done.stderr
 
 
 def test_shutdown_by_signal_answers_waiting_consumers_keeps_publishes_and_exits_with_0(tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ export const KEPT = Object.keys(STATES).filter((state) => state !== "dropped");
 export const DROPPABLE = KEPT.filter((state) => state !== "done");
 
 export const REASONS = {
-  VALIDATION_ERROR: "the message does not fit its schema, or its envelope is broken",
-  HANDLER_ERROR: "the consumer said that its work failed",
-  TIMEOUT: "it took too long: its lease lapsed, or the consumer said so",
-  RETRY_LIMIT: "given up by count without a better reason",
-  POISON: "failed again and again for the same reason",
-  REJECTED: "the consumer said never to try again",
-  EXPIRED: "its time to live ran out before it was taken",
-  CORRUPT: "its stored bytes could not be read back, or are not those that were sent",
+  VALIDATION_ERROR: "the message does not match its schema, or its envelope is invalid",
+  HANDLER_ERROR: "the consumer reported that processing failed",
+  TIMEOUT: "processing took too long: the lease expired, or the consumer reported a timeout",
+  RETRY_LIMIT: "no attempts are left, and no other reason is known",
+  POISON: "the message failed repeatedly for the same reason",
+  REJECTED: "the consumer rejected the message: no retry can succeed",
+  EXPIRED: "its time to live ended before it was leased",
+  CORRUPT: "its stored bytes cannot be read, or are not those that were sent",
 };

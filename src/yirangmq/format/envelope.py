@@ -9,7 +9,7 @@ HTTP gives content as bytes and a media type; both are kept as given. The digest
 import base64
 import binascii
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
@@ -35,15 +35,17 @@ JSON_TYPE = "application/json"
 # -- new messages ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NewMessage:
-    """A message to publish. Only ``payload`` is required: bytes are stored unchanged, other values become JSON.
+    """A message to publish. Only ``payload`` is required, by name or as the first argument. Bytes are stored unchanged,
+    other values become JSON.
 
     ``delay`` and ``ttl`` are in seconds; None is no delay and no limit. ``priority`` 0 is first, None is last. Messages
     of one ``group`` are leased one at a time, in order. A message with a ``target`` is leased only to the consumer of
     that name."""
 
     payload: object
+    _: KW_ONLY
     id: str | None = None
     type: str | None = None
     version: int | None = None

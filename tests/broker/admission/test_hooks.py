@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -186,3 +188,24 @@ def test_hook_processes_end_when_their_server_is_killed_or_stopped(tmp_path: Pat
     pid, error = _stopped(tmp_path, stop)
     assert error is not None
     until(lambda: is_gone(pid))
+
+
+def test_hook_beside_a_program_is_found_from_another_folder(tmp_path: Path) -> None:
+    """The hook's process searches the module path of the program that opened the store."""
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program" / "house_rules.py").write_text(
+        "from yirangmq import Reject\n\n\ndef check(message):\n    raise Reject('as the rule says')\n"
+    )
+    (tmp_path / "program" / "main.py").write_text(
+        "import yirangmq\n\n"
+        "with yirangmq.open('memory:', hooks=['house_rules']) as queues:\n"
+        "    queues.set_policy('mail', {'processor': {'hooks': [{'hook': 'house_rules:check'}]}})\n"
+        "    try:\n"
+        "        queues.publish('mail', 1)\n"
+        "    except yirangmq.Unfit as error:\n"
+        "        print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "program/main.py"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert "as the rule says" in done.stdout, done.stderr

@@ -10,6 +10,7 @@ affect the others. After ``MAX_LOST`` lost processes the remaining messages of a
 Both classes are for one thread at a time; ``close`` may be called from any thread."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -73,7 +74,8 @@ class HookProcess:
                 return self._connection
         self._end()
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "yirangmq.broker.admission.hook_worker", str(theirs.fileno())]
+        module = "yirangmq.broker.admission.hook_worker"
+        command = [sys.executable, "-m", module, str(theirs.fileno()), json.dumps(sys.path)]
         with self._guard, theirs:
             try:
                 self._check_open()  # ``close`` may have run meanwhile, and would wait for this hook

@@ -6,16 +6,17 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from yirangmq.broker import export_import
+from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import count_text, open_input
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import ProgressBar, Screen
-from yirangmq.core.errors import BadInput, StoreError, StoreFull
+from yirangmq.core.errors import BadInput, StoreError, StoreFull, StoreReadOnly, Unavailable
 from yirangmq.fsio.atomic_file import sync_folder
 from yirangmq.fsio.permissions import open_file
 
@@ -43,6 +44,9 @@ def import_options(parser: argparse.ArgumentParser) -> None:
 
 def run_export(args: argparse.Namespace, screen: Screen) -> int:
     with connection.open_existing(args, bypass_server=True) as queues:
+        if connection.address_of(queues) is not None:
+            raise Unavailable(connection.NEEDS_FILES)
+        _wait_for_server(queues)
         total = export_import.total(queues, args.queue)
         with _output(args) as stream, ProgressBar("exporting", total, shown=screen.shows_progress) as show:
             done = export_import.export(
@@ -55,6 +59,14 @@ def run_export(args: argparse.Namespace, screen: Screen) -> int:
         value = {"file": args.file, "queues": done.queues, "messages": done.messages, "bytes": done.bytes}
         screen.answer(value, f"{text} to {args.file}")
     return output.OK
+
+
+def _wait_for_server(queues: Queues) -> None:
+    """Wait until SQLite has everything that a server confirmed before: up to 2 s of it may be in its redo log only.
+
+    The server holds SQLite's write lock as long as that is so, and a write transaction waits for the lock."""
+    with suppress(StoreReadOnly):
+        queues.run(lambda transaction: None)
 
 
 @contextmanager

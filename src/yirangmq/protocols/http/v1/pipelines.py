@@ -1,7 +1,7 @@
 """Endpoints for pipelines: batches staged in parts and committed once, and the progress that pipelines report.
 
 A batch is staged task by task, then committed as a whole, and is stored exactly once (``broker.sink_batches``). The
-Spark sink uses it, and so can any program that writes in batches (see ``docs/http.md``).
+Spark sink uses it, and so can any program that writes in batches (see ``docs/http-topics.md``).
 
 Progress reports are kept in memory only, the last one of each pipeline, for the dashboard. After a restart each
 pipeline reports again within seconds. A running pipeline that is silent for ``LOST_AFTER_MS`` is shown as lost."""
