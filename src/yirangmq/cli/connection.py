@@ -60,6 +60,8 @@ class ConnectionOptions(NamedTuple):
     key: str = ""
     silence: float | None = None
     """Silence timeout in seconds. None: the default for the number of addresses."""
+    retries: int | None = None
+    """Number of retries of a request. None: the default for the number of addresses."""
 
 
 def read_connection_options(args: argparse.Namespace, env: Mapping[str, str]) -> ConnectionOptions:
@@ -77,7 +79,7 @@ def read_connection_options(args: argparse.Namespace, env: Mapping[str, str]) ->
             raise BadInput(f"must be a number of seconds, not {text!r}", field=field) from None
     if silence is not None and not 0 < silence <= MAX_SERVER_TIMEOUT:
         raise BadInput(f"must be above 0 and at most {MAX_SERVER_TIMEOUT:g} seconds", field=field)
-    return ConnectionOptions(env.get("YIRANGMQ_TOKEN", ""), ca, cert, key, silence)
+    return ConnectionOptions(env.get("YIRANGMQ_TOKEN", ""), ca, cert, key, silence, getattr(args, "retries", None))
 
 
 def client_for(address: str, options: ConnectionOptions, consumer: str | None = None) -> "Client":
@@ -94,7 +96,7 @@ def client_for(address: str, options: ConnectionOptions, consumer: str | None = 
         key=options.key,
         timeout=silence / 2,
         silence=silence,
-        retries=retries_for(address),
+        retries=retries_for(address) if options.retries is None else options.retries,
     )
 
 

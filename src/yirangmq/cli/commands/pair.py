@@ -11,7 +11,7 @@ from yirangmq.cli.arguments import format_duration
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
 from yirangmq.core.alert_rules import KEYS_DIFFER
-from yirangmq.core.errors import Unavailable, WrongState
+from yirangmq.core.errors import Unavailable, Unreachable, WrongState
 from yirangmq.failover.state_file import read_history
 
 SWITCH_SECONDS = 60
@@ -62,13 +62,24 @@ def switch_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _order_switch(args: argparse.Namespace, target: str) -> Any:
+    """Order the switch once: the request itself waits for ``--seconds``, and each retry would wait as long again."""
+    try:
+        return _call(argparse.Namespace(**vars(args), retries=0), "pair_switch", to=target, seconds=args.seconds)
+    except Unreachable as error:
+        _, _, answer = str(error).partition(" tries: switch: ")
+        if answer:
+            raise Unavailable(answer, field="switch") from None  # the node did answer
+        raise
+
+
 def run_switch(args: argparse.Namespace, screen: Screen) -> int:
     now = _call(args, "pair_status")
     peer = now["peer"]
     if now["role"] == "ACTIVE" and peer is None:
         raise WrongState("the peer was never heard: there is no standby to hand over to", field="switch")
     target = peer["node"] if now["role"] == "ACTIVE" else now["node"]
-    found = _call(args, "pair_switch", to=target, seconds=args.seconds)
+    found = _order_switch(args, target)
     active = found["node"] if found["role"] == "ACTIVE" else found["peer"]["node"]
     text = f"{active} is active in term {found['term']}, after {found['seconds']:g} s"
     for queue, count in found["left"].items():
