@@ -45,6 +45,8 @@ def build(address: str) -> Consumer:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     summary = build(sys.argv[1]).run(until_empty="--until-empty" in sys.argv)
     print(f"{summary.done} done, {summary.retried} to be tried again, {summary.rejected} rejected")
