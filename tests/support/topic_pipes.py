@@ -15,15 +15,7 @@ from yirangmq.core.topic_filter import ALL, Filter
 from yirangmq.core.topics import NewRecord, Record, Start
 from yirangmq.fsio.background import LoopExecutor
 from yirangmq.fsio.disk import Disk
-from yirangmq.protocols.feed import (
-    FeedDecoder,
-    FeedDialect,
-    FeedMessage,
-    FeedRecoveryComplete,
-    FeedRecoveryResponse,
-    FeedSubscribeOk,
-    FeedTopicMessage,
-)
+from yirangmq.protocols.feed import FeedDialect
 from yirangmq.protocols.native.topics import NATIVE
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.log.log import LogSettings, SegmentLog
@@ -32,6 +24,14 @@ from yirangmq.topics.live import PublishResult
 from yirangmq.topics.ports import CatchupPacing, DetachedCallback, Dialect, Loop, TopicSettings
 from yirangmq.topics.publisher import LogOpeners, Publisher
 from yirangmq.wire import messages, records
+from yirangmq.wire.feed import (
+    FeedDecoder,
+    FeedMessage,
+    FeedRecoveryComplete,
+    FeedRecoveryResponse,
+    FeedSubscribeOk,
+    FeedTopicMessage,
+)
 from yirangmq.wire.frames import FrameKind, FrameReader
 
 SMALL = LogSettings(segment_bytes=4096, durability="os", ahead=False)
