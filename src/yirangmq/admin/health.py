@@ -93,6 +93,11 @@ class StoreDisk:
             return self.used
 
 
+def publish_refusal(disk: StoreDisk | None) -> QueueError | None:
+    """Return the error for a publisher while the disk is low or the store is full, or None."""
+    return None if disk is None else disk.refusal()
+
+
 class FullStoreLatch:
     """Full-store latch: set when the store refuses a commit for lack of space, cleared by the next published message.
 
@@ -157,8 +162,8 @@ class ServerHealth:
     disk: StoreDisk | None
     backlog_limit: int = 0
     """Backlog of one queue past which health reports it, in messages; 0: never."""
-    extra_checks: tuple[Callable[[], list[HealthReason]], ...] = ()
-    """Further checks, added by other parts of the server."""
+    extra_check: Callable[[], list[HealthReason]] = list
+    """Further checks, of the other components of the server."""
     extra_members: Callable[[], dict[str, Any]] = dict
     """Return further members of the report, such as the failover pair."""
     full_latch: FullStoreLatch | None = None
@@ -188,7 +193,7 @@ class ServerHealth:
         return StoreFacts(0 if due is None else now - due, backlogs)
 
     def _report(self, of_store: list[HealthReason]) -> dict[str, Any]:
-        reasons = [*of_store, *self._of_disk(), *(one for other in self.extra_checks for one in other())]
+        reasons = [*of_store, *self._of_disk(), *self.extra_check()]
         return {
             "status": status_of(reasons),
             "reasons": [reason._asdict() for reason in reasons],

@@ -25,7 +25,7 @@ from hashlib import sha256
 from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from yirangmq.admin.health import StoreDisk
+from yirangmq.admin.health import FullStoreLatch, StoreDisk
 from yirangmq.admin.registry import MethodRegistry
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.core.access import ALLOWED, SCOPES, AccessGrant, Attributes
@@ -365,6 +365,7 @@ class ServerContext:
     """The rate limiter for wrong tokens, for protocols that have separate grants."""
     refused_clients: RefusedClients | None = None
     """Refused clients with names and addresses, if they are recorded."""
+    full_latch: FullStoreLatch | None = None
 
     def check_capacity(self) -> None:
         """Raise the error for a publisher if it cannot publish now.

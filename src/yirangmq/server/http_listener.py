@@ -11,7 +11,7 @@ from time import monotonic
 
 from yirangmq.config.config import Config
 from yirangmq.core.access import AccessGrant
-from yirangmq.core.errors import NotAllowed
+from yirangmq.core.errors import NotAllowed, QueueError
 from yirangmq.protocols.context import ServerContext
 from yirangmq.protocols.http.auth import HttpAccess, OriginPolicy, RequestRateLimiter
 from yirangmq.protocols.http.connection import TokenDelays
@@ -78,6 +78,9 @@ def _limits(config: Config) -> HttpLimits:
 class HttpListener:
     """HTTP listener, from ``listen`` to ``close``."""
 
+    prefix = "http "
+    is_active_only = False
+
     def __init__(
         self, config: Config, context: ServerContext, grants: Iterable[AccessGrant], transport: ListenerOptions
     ) -> None:
@@ -89,6 +92,9 @@ class HttpListener:
         self._policy = _policy(config, guard, context)
         routes = mounts(context, guard, self._api, _terms(config), coalescer)
         self.protocol_server = HttpSocketServer(routes, _limits(config), admit, self._policy)
+        self.protocol_server.flush_after(context.committer)
+        if context.topics is not None:
+            context.topics.after_commit.append(self.protocol_server.flush)
         if context.attempts is not None and (config.mq_admin_password or not guard.is_open):
             self.protocol_server.context.token_delays = TokenDelays(guard.delay, context.attempts.wait)
         self._address = Path(address).absolute() if isinstance(address, str) else address
@@ -109,10 +115,10 @@ class HttpListener:
         self._server = await listen_unix(self.protocol_server, self._address, self._mode, self._connection_guard)
         return [f"http+unix:{self._address}"]
 
-    def redirect(self) -> None:
+    def redirect(self, why: QueueError) -> None:
         """Answer long polls with no messages and end the connections: another node is active now."""
         self._api.redirect()
-        self.protocol_server.refuse_all()
+        self.protocol_server.send_goodbye()
 
     def close(self) -> None:
         """Stop accepting connections, and answer long polls with no messages."""

@@ -425,7 +425,7 @@ def test_stop_rejects_requests_that_remain_unanswered_with_503(run: Run, stage: 
             peer.send(request("POST", "/hold", b"x"))
             await soon(lambda: bool(stage.held))
             door.stop()
-            door.refuse_all()
+            door.send_goodbye()
             answer = await peer.hear()
             assert answer is not None
             assert answer.status == 503

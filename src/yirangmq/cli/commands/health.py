@@ -4,6 +4,7 @@
 whether it can be written, and whether other users of the machine can reach it."""
 
 import argparse
+from functools import partial
 from typing import Any
 
 from yirangmq.admin.health import ServerHealth
@@ -133,7 +134,7 @@ def _health(args: argparse.Namespace) -> dict[str, Any]:
             address = connection.address_of(queues)
             if address is not None:
                 return {"server": address, **connection.call(queues, "health")}
-            health = ServerHealth(SystemClock(), None, extra_checks=(lambda: _loose(where.url),))
+            health = ServerHealth(SystemClock(), None, extra_check=partial(_loose, where.url))
             return {"server": None, **health.of_store(queues)}
     except (NotActive, NotFound):
         raise

@@ -121,8 +121,8 @@ class HttpSocketServer:
             socket.stop()
         self.flush()
 
-    def refuse_all(self) -> None:
-        """Refuse all unanswered requests: the drain is over."""
+    def send_goodbye(self) -> None:
+        """Refuse all unanswered requests, and close the connections."""
         for socket in list(self.connections):
             socket.http.refuse_all()
         self.flush()
