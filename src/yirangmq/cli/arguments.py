@@ -4,16 +4,14 @@ Conversions read files or stdin up to a size, JSON, and ``NAME=VALUE``. They for
 second) and durations for people."""
 
 import argparse
-import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from yirangmq.core.errors import BadInput, TooLarge
+from yirangmq.core.errors import BadInput
 from yirangmq.core.states import State
 from yirangmq.format.envelope import iso
 from yirangmq.format.json_codec import loads
+from yirangmq.fsio.input_file import read_input
 
 # -- shared options ----------------------------------------------------------------------------------------------------
 
@@ -102,28 +100,6 @@ def leases(parser: argparse.ArgumentParser) -> None:
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
-
-
-def open_input(name: str, field: str = "file") -> AbstractContextManager[BinaryIO]:
-    """Open a file, or stdin for ``-``. ``field`` names the input in errors."""
-    if name == "-":
-        return nullcontext(sys.stdin.buffer)
-    try:
-        return Path(name).open("rb")
-    except OSError as error:
-        raise BadInput(f"{name}: {error.strerror}", field=field) from None
-
-
-def read_input(name: str, max_bytes: int, field: str = "file") -> bytes:
-    """Read a file, or stdin for ``-``, of at most ``most`` bytes; raise ``TooLarge`` beyond that."""
-    with open_input(name, field) as stream:
-        try:
-            text = stream.read(max_bytes + 1)
-        except OSError as error:
-            raise BadInput(f"{name}: {error.strerror}", field=field) from None
-    if len(text) > max_bytes:
-        raise TooLarge(f"{name} has more than {max_bytes} bytes", field=field)
-    return text
 
 
 def read_json(name: str, max_bytes: int, field: str) -> Any:

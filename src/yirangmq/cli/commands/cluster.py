@@ -9,7 +9,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from yirangmq.cli import output
-from yirangmq.cli.arguments import read_input
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands import cluster_status
 from yirangmq.cli.commands.cluster_status import etcd_options, run_with
@@ -17,6 +16,7 @@ from yirangmq.cli.output import Screen
 from yirangmq.clock import SystemClock, TimeOrderedIds, default_consumer
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
+from yirangmq.fsio.input_file import read_input
 from yirangmq.observe import logs
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from yirangmq.broker.admission import dry_run
 from yirangmq.broker.admission.admission import Schemas
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import attribute, count_text, read_input
+from yirangmq.cli.arguments import attribute, count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
 from yirangmq.cli.table import TableColumn
@@ -22,6 +22,7 @@ from yirangmq.core.policy import MAX_BODY, show_policy
 from yirangmq.core.processor import read_chain, show_chain
 from yirangmq.format.envelope import NewMessage
 from yirangmq.format.json_codec import loads
+from yirangmq.fsio.input_file import read_input
 
 # -- policy ------------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import attribute, open_input, read_input
+from yirangmq.cli.arguments import attribute
 from yirangmq.cli.command import Command
 from yirangmq.cli.lines import InputLine, line_batches
 from yirangmq.cli.output import ProgressBar, Screen
@@ -19,6 +19,7 @@ from yirangmq.core.policy import MAX_BODY
 from yirangmq.core.ports import AddResult
 from yirangmq.format.envelope import ENVELOPE, MAX_HEADER, PAYLOAD, NewMessage, is_envelope, read
 from yirangmq.format.json_codec import dumps, loads, members
+from yirangmq.fsio.input_file import open_input, read_input
 
 FORCED = object()
 """Value of ``--payload`` and ``--envelope`` without JSON text."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from yirangmq.cli import output
-from yirangmq.cli.arguments import count_text, open_input, read_input
+from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands import topic_common
 from yirangmq.cli.commands.consume import stopping_on_signals
@@ -24,6 +24,7 @@ from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.topics import MAX_SEQUENCE, NO_HEADERS, NewRecord, SubscriberState, check_topic
 from yirangmq.format.topic_record import from_json
+from yirangmq.fsio.input_file import open_input, read_input
 from yirangmq.wire.frames import MAX_FRAME
 from yirangmq.wire.records import check_record
 

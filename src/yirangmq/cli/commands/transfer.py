@@ -13,11 +13,12 @@ from typing import BinaryIO
 from yirangmq.broker import export_import
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import count_text, open_input
+from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import ProgressBar, Screen
 from yirangmq.core.errors import BadInput, StoreError, StoreFull, StoreReadOnly, Unavailable
 from yirangmq.fsio.atomic_file import sync_folder
+from yirangmq.fsio.input_file import open_input
 from yirangmq.fsio.permissions import open_file
 
 
