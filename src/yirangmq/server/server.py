@@ -1,8 +1,8 @@
 """Server: builds the parts, connects them, runs them and closes them; file access checks for ``health``.
 
-Order of the start: store time, changed defaults and a first sweep; then the components in the order of their list
-(``Daemon._components``). A standby or a follower starts the work of the active node only when it becomes active or
-leader. Pair, cluster and files by date are imported only where they are configured.
+Order of the start: store time, changed defaults and a first sweep; then the components, in the order in which
+``Daemon._build_components`` lists them. A standby or a follower starts the work of the active node only when it becomes
+active or leader. Pair, cluster and files by date are imported only where they are configured.
 
 The file access checks report files and folders that other users of the machine can reach. Files inside the data folder
 are protected by the mode of that folder, so their own modes do not matter. ``fsio.permissions`` judges the modes."""
@@ -172,12 +172,12 @@ class Daemon:
         self._listeners = ServerListeners(config, self.context, transport, (*secrets.grants, *secrets.programs))
         self._alerting = AlertService(config, self.context, self._listeners.refused, self._node.alert_facts)
 
-        components = Components(self._components())
-        self._lifecycle = Lifecycle(config, self.context, self._listeners, components)
-        self._tick = ServerTick(self.context, components, self._watchdog)
-        self._connect(components)
+        self.components = Components(self._build_components())
+        self._lifecycle = Lifecycle(config, self.context, self._listeners, self.components)
+        self._tick = ServerTick(self.context, self.components, self._watchdog)
+        self._connect()
 
-    def _components(self) -> Iterator[Component]:
+    def _build_components(self) -> Iterator[Component]:
         """Yield the components in the order of the start; they drain and close in the reverse order."""
         committer, config = self.context.committer, self._config
         watchdog, topics, bridges, batches = self._watchdog, self.context.topics, self._bridges, self._batches
@@ -241,16 +241,16 @@ class Daemon:
             yield day_files_component(config, cast("Any", self._store), pages, self.context)
         yield self._node.component()
 
-    def _connect(self, components: Components) -> None:
+    def _connect(self) -> None:
         """Connect status, metrics, health, methods and the node to the components."""
         context, monitoring = self.context, self._monitoring
         methods, events = context.methods, context.committer.operations.event_buffer
-        status = StatusReport(self._config, context, components, self._watchdog)
+        status = StatusReport(self._config, context, self.components, self._watchdog)
         health = ServerHealth(
             context.clock,
             context.disk,
             self._config.backlog_limit,
-            components.reasons,
+            self.components.reasons,
             self._node.health_members,
             context.full_latch,
         )
@@ -284,7 +284,7 @@ class Daemon:
             if never_wait is not None:  # from here on other work shares the loop
                 never_wait()
             await self._node.open()
-            await self._lifecycle.components.open()
+            await self.components.open()
             await self._node.run()
             ready(self._listeners.addresses)
             await self._stop_requested.wait()
@@ -292,7 +292,7 @@ class Daemon:
             self._tick.stop()
             await self._lifecycle.drain()
         finally:
-            self._lifecycle.components.close()
+            self.components.close()
 
     def _prepare_store(self) -> None:
         """Resume the time of the store, adopt changed defaults, and sweep what is due.
