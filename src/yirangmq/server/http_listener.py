@@ -14,7 +14,7 @@ from yirangmq.core.access import AccessGrant
 from yirangmq.core.errors import NotAllowed, QueueError
 from yirangmq.protocols.context import ServerContext
 from yirangmq.protocols.http.auth import HttpAccess, OriginPolicy, RequestRateLimiter
-from yirangmq.protocols.http.connection import TokenDelays
+from yirangmq.protocols.http.context import TokenDelays
 from yirangmq.protocols.http.limits import HttpLimits
 from yirangmq.protocols.http.mq.api import PREFIXES, MqApi, MqSettings
 from yirangmq.protocols.http.router import MountedRoutes

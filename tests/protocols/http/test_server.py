@@ -160,7 +160,7 @@ def test_group_commit_responses_go_out_with_one_write_per_connection(run: Run) -
             assert len(written) == 1
             only(door)._transport = transport
             planned: list[bool] = []
-            desk.after_commit.insert(0, lambda: planned.append(door._is_flush_scheduled or not door.dirty))
+            desk.after_commit.insert(0, lambda: planned.append(door.is_flush_scheduled or not door.dirty))
             assert (await peer.ask("GET", "/work")).status == 200
             assert planned == [False]  # they leave by the flush that follows the commit
 

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Protocol
 
 import httptools
 
-from yirangmq.protocols.http.head_cache import CachedRequest, HeadCache
+from yirangmq.protocols.http.head_cache import HeadCache
 from yirangmq.protocols.http.limits import HttpLimits
 from yirangmq.protocols.http.types import SINGLE, RequestHead, RequestRefused, check_head
 
@@ -100,35 +100,32 @@ class HttpParser:
 
     def feed(self, data: memoryview) -> int:
         """Parse bytes. Return the number of consumed bytes: all of them, unless the receiver is full."""
-        is_between = self.is_open and self.head is None and not self.in_head and not self._stalled_bytes
-        if not is_between or self._receiver.is_full:
+        is_open = self.is_open
+        if not is_open or self.head is not None or self.in_head or self._stalled_bytes:
             return self._feed(data)
         whole_request = bytes(data)
         found = self._head_cache.read(whole_request, self._limits.target_bytes)
-        if found is not None:
-            self._deliver_cached(whole_request, found)
-            return len(data)
-        begun = self.begun
-        at = self._feed(data)
-        if self._last_head is not None and self.begun == begun + 1 and self.is_between:
-            self._head_cache.add_block(whole_request, self._last_head)
-        return at
-
-    @property
-    def is_between(self) -> bool:
-        """True between two requests: no byte of the next one has arrived."""
-        return self.is_open and self.head is None and not self.in_head and not self._stalled_bytes
-
-    def _deliver_cached(self, data: bytes, found: CachedRequest) -> None:
+        if found is None:
+            begun = self.begun
+            at = self._feed(data)
+            if self._last_head is not None and self.begun == begun + 1 and self.is_between:
+                self._head_cache.add_block(whole_request, self._last_head)
+            return at
         self.begun += 1
         try:
             route = self._receiver.whole_request(*found)
         except Exception:
             if self.is_open:
                 raise
-            return
+            return len(data)
         if found.route is None:
-            self._head_cache.add_route(data, found, route)
+            self._head_cache.add_route(whole_request, found, route)
+        return len(data)
+
+    @property
+    def is_between(self) -> bool:
+        """True between two requests: no byte of the next one has arrived."""
+        return self.is_open and self.head is None and not self.in_head and not self._stalled_bytes
 
     def _feed(self, data: memoryview) -> int:
         at, end = 0, len(data)

@@ -168,8 +168,9 @@ class Response(NamedTuple):
 class Exchange(Protocol):
     """Answering side of one request."""
 
-    is_disconnected: bool
-    """True after the client has disconnected."""
+    @property
+    def is_disconnected(self) -> bool:
+        """True after the client has disconnected."""
 
     def answer(self, response: Response) -> None:
         """Send the response; call it exactly once. It is discarded if the client has disconnected."""

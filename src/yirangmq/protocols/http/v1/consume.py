@@ -100,9 +100,8 @@ class LeaseEndpoint:
             self._coalescer.order_after(call.request)
             LongPoll(call, values, consumer, span, self._long_polls).start()
         else:
-            self._coalescer.call(
-                call, LeaseItem(call.context.committer.operations, values, consumer, span), self._work, _answer_item
-            )
+            item = LeaseItem(call.context.committer.operations, values, consumer, span)
+            self._coalescer.call(call, call.queue, item, self._work, _answer_item)
 
     def _lease_all(
         self, transaction: Transaction, queue: str, calls: Sequence[LeaseItem]
@@ -275,7 +274,7 @@ class AckEndpoint:
     def ack(self, call: EndpointCall) -> None:
         values = call.values()
         leases = Leases(values["leases"], values["queue"])
-        self._coalescer.call(call, AckItem(leases, values.get("consumer")), self._work, _acked)
+        self._coalescer.call(call, call.queue, AckItem(leases, values.get("consumer")), self._work, _acked)
 
     def _ack_all(
         self, transaction: Transaction, queue: str, acks: Sequence[AckItem]

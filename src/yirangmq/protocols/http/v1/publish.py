@@ -228,8 +228,9 @@ class PublishEndpoint:
         context.check_capacity()
         given = call.query() if call.request.query else {}
         times = given.get("delay", 0), given.get("ttl")
-        parser = BodyParser(call.path["queue"], context.clock.now_ms(), context.ids, *times, given.get("read_as"))
-        self._coalescer.call(call, parser.envelopes(call.request), self._work, answer)
+        queue = call.path["queue"]
+        parser = BodyParser(queue, context.clock.now_ms(), context.ids, *times, given.get("read_as"))
+        self._coalescer.call(call, queue, parser.envelopes(call.request), self._work, answer)
 
     def _store_all(
         self, transaction: Transaction, queue: str, calls: Sequence[list[Envelope]]
