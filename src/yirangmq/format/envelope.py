@@ -130,7 +130,10 @@ def read(
 
 def members_of(text: bytes) -> dict[str, bytes] | None:
     """Split the top level of a document into members with their raw text; None if it is not an object."""
-    return _named("document", members, text)
+    try:
+        return members(text)
+    except BadInput as error:
+        raise BadInput(str(error), field="document") from None
 
 
 def read_members(

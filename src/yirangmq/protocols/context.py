@@ -374,6 +374,7 @@ class ServerContext:
         to another node."""
         if not self.committer.guard.accepts_new:
             raise self.committer.guard.refusal()
-        full = None if self.disk is None else self.disk.refusal()
+        disk = self.disk
+        full = None if disk is None else disk.full if disk.refuse is None else disk.refuse()
         if full is not None:
             raise full.with_traceback(None)  # the error object is reused: its traceback would grow with each refusal

@@ -21,6 +21,7 @@ from yirangmq.protocols.http.router import MountedRoutes
 from yirangmq.protocols.http.server import HttpSocketServer, RequestCoalescer, listen_tcp, listen_unix
 from yirangmq.protocols.http.static import ServerRoutes, add_dashboard
 from yirangmq.protocols.http.v1.api import NativeApi
+from yirangmq.protocols.http.v1.endpoint import allow_all
 from yirangmq.protocols.listen import ListenerOptions, format_address, remove_stale_socket, sockets_of
 
 BURST_SECONDS = 2
@@ -86,7 +87,7 @@ class HttpListener:
     ) -> None:
         guard = HttpAccess(grants, _rate(config), _refusal_counter(context), context.attempts)
         coalescer = RequestCoalescer(context.committer)
-        self._api = NativeApi(context, guard=guard.check, coalescer=coalescer)
+        self._api = NativeApi(context, guard=allow_all if guard.is_open else guard.check, coalescer=coalescer)
         admit = guard.admit if config.http_rate else None
         address = config.http_address
         self._policy = _policy(config, guard, context)

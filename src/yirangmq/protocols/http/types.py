@@ -165,6 +165,9 @@ class Response(NamedTuple):
     stream: BodyStream | None = None
 
 
+new_response = cast("Callable[[tuple[Any, ...]], Response]", partial(tuple.__new__, Response))
+
+
 class Exchange(Protocol):
     """Answering side of one request."""
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from yirangmq.core.access import ALLOWED, ANYWHERE, SCOPES
-from yirangmq.core.active_guard import check
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.observe.events import EventStream
 from yirangmq.protocols.context import ServerContext
@@ -222,7 +221,7 @@ def _not_allowed(method: str, known: str) -> HttpRoute:
 class BoundEndpoint:
     """Endpoint bound to one path, for any number of requests. The checked values of the path are cached."""
 
-    __slots__ = ("_coalescer", "_context", "_endpoint", "_fields", "_guard", "_path", "_values")
+    __slots__ = ("_coalescer", "_context", "_endpoint", "_fields", "_guard", "_is_active_only", "_path", "_values")
 
     def __init__(
         self,
@@ -239,6 +238,7 @@ class BoundEndpoint:
         self._values = values
         self._guard = guard
         self._coalescer = None if endpoint.is_coalesced else coalescer
+        self._is_active_only = endpoint.verb in ACTIVE_ONLY_VERBS
         self._path: dict[str, str] | None = None
 
     def admit(self, request: Request) -> None:
@@ -247,8 +247,10 @@ class BoundEndpoint:
             path = self._path or self._check_path()
             place = path.get("queue", path.get("topic")) if not self._endpoint.is_filtered else ANYWHERE
             self._guard(request, self._endpoint.verb, place)
-        if self._endpoint.verb in ACTIVE_ONLY_VERBS and request.method not in ("GET", "HEAD"):
-            check(self._context.committer.guard)
+        if self._is_active_only and request.method not in ("GET", "HEAD"):
+            guard = self._context.committer.guard
+            if not guard.is_on:
+                raise guard.refusal()
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         if self._coalescer is not None:

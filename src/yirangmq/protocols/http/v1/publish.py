@@ -7,7 +7,7 @@ An invalid message refuses its whole call, and no message of the call is stored.
 coalesced into one operation if no client can observe it: if they fail together, or the queue has a quota, they are
 stored one by one."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -29,9 +29,9 @@ from yirangmq.format.envelope import (
     members_of,
     read_members,
 )
-from yirangmq.format.json_codec import dumps, loads
+from yirangmq.format.json_codec import loads
 from yirangmq.protocols.http.server import RequestCoalescer
-from yirangmq.protocols.http.types import Request
+from yirangmq.protocols.http.types import Request, new_response
 from yirangmq.protocols.http.v1.endpoint import (
     BATCH_TYPE,
     CONSUMER_ID,
@@ -48,6 +48,7 @@ from yirangmq.protocols.http.v1.endpoint import (
     text,
     whole,
 )
+from yirangmq.protocols.http.v1.rendering import JSON
 from yirangmq.protocols.http.v1.schemas import COUNT, TEXT, items, ref, struct
 
 # -- bodies to envelopes -----------------------------------------------------------------------------------------------
@@ -146,7 +147,8 @@ class BodyParser(NamedTuple):
 
         An envelope may also have ``delaySec`` and ``ttlSec``, which apply to the publish and are not stored."""
         parts = members_of(one)
-        if not is_envelope(parts, self.read_as) or parts is None:
+        is_payload = self.read_as is None and (parts is None or "messageId" not in parts)
+        if is_payload or not is_envelope(parts, self.read_as) or parts is None:
             return read_members(self.queue, one, None, id, self.now, self.delay, self.ttl)
         delay = _seconds(parts.pop("delaySec", None), "delaySec", self.delay) or 0
         ttl = _seconds(parts.pop("ttlSec", None), "ttlSec", self.ttl)
@@ -245,18 +247,15 @@ class PublishEndpoint:
                 raise
             except QueueError:
                 pass  # one of the calls failed: store each one separately
-        return list(self._store_each(transaction, queue, calls))
-
-    def _store_each(
-        self, transaction: Transaction, queue: str, calls: Sequence[list[Envelope]]
-    ) -> Iterator[list[AddResult] | QueueError]:
+        answers: list[list[AddResult] | QueueError] = []
         for call in calls:
             try:
-                yield self._operations.publish(transaction, queue, call)
+                answers.append(self._operations.publish(transaction, queue, call))
             except StoreError:
                 raise
             except QueueError as error:
-                yield error
+                answers.append(error)
+        return answers
 
     def endpoints(self, max_body: int) -> tuple[Endpoint, ...]:
         return (
@@ -268,14 +267,16 @@ class PublishEndpoint:
 
 def answer(call: EndpointCall, stored: list[AddResult]) -> None:
     """Answer with a receipt for each message, in order."""
+    queue = call.path["queue"]
     if len(stored) == 1 and not stored[0].duplicate and not stored[0].refused:
-        call.respond(ONE_STORED % (dumps(call.path["queue"]), dumps(stored[0].id)))
+        body = ONE_STORED % (queue.encode(), stored[0].id.encode())
+        call.exchange.answer(new_response((200, body, JSON, None)))
         return
     receipts = [_receipt(id, is_duplicate, refused) for _, id, is_duplicate, refused in stored]
     duplicates = sum(one["duplicate"] for one in receipts)
     refused = sum("refused" in one for one in receipts)
     counted = {"stored": len(stored) - duplicates - refused, "duplicates": duplicates, "refused": refused}
-    call.reply({"queue": call.path["queue"], **counted, "messages": receipts})
+    call.reply({"queue": queue, **counted, "messages": receipts})
 
 
 def _receipt(id: str, is_duplicate: bool, refused: str) -> dict[str, Any]:
@@ -283,7 +284,8 @@ def _receipt(id: str, is_duplicate: bool, refused: str) -> dict[str, Any]:
     return {**receipt, "refused": refused} if refused else receipt
 
 
-ONE_STORED = b'{"queue":%b,"stored":1,"duplicates":0,"refused":0,"messages":[{"messageId":%b,"duplicate":false}]}'
+ONE_STORED = b'{"queue":"%b","stored":1,"duplicates":0,"refused":0,"messages":[{"messageId":"%b","duplicate":false}]}'
+"""Answer for one message. Names of queues and ids of messages have no character that JSON escapes."""
 DOCUMENT_AS = Field(
     "as",
     choice(*READ_AS),
