@@ -23,7 +23,7 @@ from yirangmq.core.message import Reason
 from yirangmq.format.envelope import NewMessage, build
 from yirangmq.protocols.context import ServerContext, ServerIdentity
 from yirangmq.server.alerting import QUEUES_PER_EVALUATION, AlertFactsCollector
-from yirangmq.server.node import SingleNode
+from yirangmq.server.server import SingleNode
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore, ManualClock
 

@@ -30,10 +30,10 @@ from yirangmq.core.alert_rules import ServerFacts
 from yirangmq.core.errors import NotActive, QueueError
 from yirangmq.core.ports import Store
 from yirangmq.observe.logs import log, values
-from yirangmq.protocols.context import ServerContext, ServerIdentity
+from yirangmq.protocols.context import ServerContext
 from yirangmq.protocols.etcd_inbox import EtcdInbox
 from yirangmq.protocols.leader_proxy import LeaderAddress, LeaderProxy
-from yirangmq.server.components import Component
+from yirangmq.server.components import Component, no_op
 from yirangmq.server.journal import log_repairs
 from yirangmq.server.lifecycle import Lifecycle
 from yirangmq.server.listeners import ServerListeners
@@ -47,7 +47,7 @@ WILDCARD_HOSTS = ("0.0.0.0", "[::]")
 
 
 class ServerClusterNode:
-    """Cluster node of a server: ``server.node.ServerNode``, ``core.active_guard.ActiveGuard`` and
+    """Cluster node of a server: ``server.server.ServerNode``, ``core.active_guard.ActiveGuard`` and
     ``protocols.leader_proxy.LeadershipView``.
 
     Created on the loop's thread. Only the callbacks of the store are called in the etcd thread."""
@@ -58,6 +58,7 @@ class ServerClusterNode:
         self._store = cast("EtcdStore", store.inner_store) if isinstance(store, JournaledStore) else store
         self._tls = tls
         self._loop = asyncio.get_running_loop()
+        self.add_role = None
         self._secret = secrets.token_urlsafe(24)
         self._served_term = 0
         """Number of the leader term in which this node serves; 0 if it does not serve."""
@@ -104,11 +105,8 @@ class ServerClusterNode:
         return Component("cluster", status="cluster", close=self.close, facts=self.facts, samples=self.samples)
 
     def close(self) -> None:
-        self._store.on_change = _ignore_change
+        self._store.on_change = no_op
         self._proxy.close()
-
-    def add_role(self, identity: ServerIdentity) -> ServerIdentity:
-        return identity
 
     def alert_facts(self, window: int) -> ServerFacts:
         return ServerFacts()
@@ -205,7 +203,3 @@ class ServerClusterNode:
 def store_for(config: Config) -> EtcdStore:
     """Create the store. It does not join the election yet: the address of this node must be known first."""
     return EtcdStore(read_address(config.store_url, os.environ), Leader(config.node_name))
-
-
-def _ignore_change() -> None:
-    """Ignore changes after ``close``."""

@@ -113,7 +113,7 @@ MAX_HISTORY = 100_000
 
 
 class ServerPairNode:
-    """Node of a failover pair: ``server.node.ServerNode``, and ``failover.node.ServerControl``.
+    """Node of a failover pair: ``server.server.ServerNode``, and ``failover.node.ServerControl``.
 
     Created on the loop's thread, where everything runs; active from ``open`` to ``close``."""
 

@@ -41,16 +41,6 @@ def mounts(
     return found
 
 
-def _terms(config: Config) -> MqSettings:
-    return MqSettings(config.mq_payload_limit, config.policy_defaults.set_body, config.mq_admin_password)
-
-
-def _rate(config: Config) -> RequestRateLimiter | None:
-    if not config.http_rate:
-        return None
-    return RequestRateLimiter(config.http_rate, config.http_burst or config.http_rate * BURST_SECONDS, monotonic)
-
-
 def _refusal_counter(context: ServerContext) -> Callable[[str, NotAllowed, str], None] | None:
     refusals = context.refused_clients
     return None if refusals is None else lambda peer, error, who: refusals.add("http", peer, error, who)
@@ -85,13 +75,16 @@ class HttpListener:
     def __init__(
         self, config: Config, context: ServerContext, grants: Iterable[AccessGrant], transport: ListenerOptions
     ) -> None:
-        guard = HttpAccess(grants, _rate(config), _refusal_counter(context), context.attempts)
+        burst = config.http_burst or config.http_rate * BURST_SECONDS
+        rate = RequestRateLimiter(config.http_rate, burst, monotonic) if config.http_rate else None
+        guard = HttpAccess(grants, rate, _refusal_counter(context), context.attempts)
         coalescer = RequestCoalescer(context.committer)
         self._api = NativeApi(context, guard=allow_all if guard.is_open else guard.check, coalescer=coalescer)
         admit = guard.admit if config.http_rate else None
         address = config.http_address
         self._policy = _policy(config, guard, context)
-        routes = mounts(context, guard, self._api, _terms(config), coalescer)
+        mq = MqSettings(config.mq_payload_limit, config.policy_defaults.set_body, config.mq_admin_password)
+        routes = mounts(context, guard, self._api, mq, coalescer)
         self.protocol_server = HttpSocketServer(routes, _limits(config), admit, self._policy)
         self.protocol_server.flush_after(context.committer)
         if context.topics is not None:

@@ -1,4 +1,4 @@
-"""Lifecycle of a server: watch for outside changes, supervisor notices, stop, one-second tick, status.
+"""Lifecycle of a server: watch for outside changes, supervisor notices, stop, leases, one-second tick, status.
 
 - The store listener is a thread that reports commits which other processes make to the same store. It waits on the
   store only while a consumer waits for messages, because it sees the server's own commits too.
@@ -6,6 +6,8 @@
 - At a stop the components drain within ``stop_seconds``, and the connections are closed. Leases that were taken
   through this server are kept or released, according to the setting ``on_stop``. Messages of webhook calls that do not
   end in time are released.
+- Leases are released page by page. A server runs each page in a commit of its own, so that other requests are served in
+  between; a new leader runs all of them in one transaction, before it serves.
 - The tick checks disk, store errors and the wall clock, and ticks the components. It logs only changes.
 - The status report collects the facts of ``status``, the server's own metrics, and the programs that may use it.
 
@@ -18,21 +20,27 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from yirangmq import __version__
+from yirangmq.admin.queue_lists import Slices, run_slices
 from yirangmq.admin.registry import Done, Given, read_arguments
 from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import QueueOperations
+from yirangmq.broker.queries import some_with_leases
+from yirangmq.broker.settle import Leases
 from yirangmq.config.config import Config
 from yirangmq.core.access import show as show_programs
 from yirangmq.core.errors import QueueError
-from yirangmq.core.ports import Store
+from yirangmq.core.message import lease_id
+from yirangmq.core.ports import Store, Transaction
+from yirangmq.core.states import State
 from yirangmq.observe.event_loop import LoopWatchdog
 from yirangmq.observe.logs import log, values
 from yirangmq.observe.metrics import resident_bytes
 from yirangmq.protocols.context import ServerContext
 from yirangmq.server.components import Components
-from yirangmq.server.leases import release_leases, run_in_commits
 from yirangmq.server.listeners import ServerListeners
 
 if TYPE_CHECKING:
@@ -94,6 +102,59 @@ def notify(text: str) -> None:
             sock.sendto(text.encode(), address)
     except OSError:
         pass
+
+
+# -- release of leases -------------------------------------------------------------------------------------------------
+
+LEASES_PER_PAGE = 500
+IsOurs = Callable[[str], bool]
+"""Return True if the leases of this consumer are released."""
+
+
+def release_leases(operations: QueueOperations, is_ours: IsOurs, *, in_place: bool = False) -> Slices:
+    """Release the leases. Return their number. ``in_place``: the messages keep their place in the queue."""
+    total, after, is_first_page = 0, "", True
+    while after or is_first_page:
+        queues, after = yield partial(some_with_leases, after=after)
+        is_first_page = False
+        for queue in queues:
+            cursor, is_first = "", True
+            while cursor or is_first:
+                count, cursor = yield partial(_release_page, operations, is_ours, in_place, queue, cursor)
+                total, is_first = total + count, False
+    return total
+
+
+def _release_page(
+    operations: QueueOperations, is_ours: IsOurs, in_place: bool, queue: str, cursor: str, transaction: Transaction
+) -> tuple[int, str]:
+    page = transaction.scan(queue, State.LEASED, LEASES_PER_PAGE, cursor)
+    ours = [lease_id(message) for message in page.messages if is_ours(message.consumer)]
+    errors = operations.release(transaction, Leases(ours), None, in_place=in_place)
+    return errors.count(None), page.cursor
+
+
+async def run_in_commits(committer: GroupCommitter, steps: Slices) -> Any:
+    """Run each step in a commit of its own. Return the value of the steps."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(value: Any, error: QueueError | None) -> None:
+        if not future.done():
+            future.set_exception(error) if error is not None else future.set_result(value)
+
+    run_slices(committer, steps, done)
+    return await future
+
+
+def run_in_transaction(transaction: Transaction, steps: Slices) -> Any:
+    """Run all steps in one transaction. Return the value of the steps."""
+    found: Any = None
+    while True:
+        try:
+            work = steps.send(found)
+        except StopIteration as end:
+            return end.value
+        found = None if work is None else work(transaction)
 
 
 # -- start and stop ----------------------------------------------------------------------------------------------------

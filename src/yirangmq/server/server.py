@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from yirangmq import __version__
 from yirangmq.admin.health import FullStoreLatch, ServerHealth, StoreDisk, publish_refusal
@@ -33,6 +33,7 @@ from yirangmq.clock import SystemClock, TimeOrderedIds, processors, yield_proces
 from yirangmq.config.config import Config
 from yirangmq.config.settings import OFF
 from yirangmq.core.access import AccessGrant
+from yirangmq.core.alert_rules import ServerFacts
 from yirangmq.core.consumer_registry import MemoryConsumerRegistry
 from yirangmq.core.events import TraceStep
 from yirangmq.core.health import HealthReason, health_reason
@@ -41,15 +42,18 @@ from yirangmq.fsio.permissions import GROUP, describe_wide_mode
 from yirangmq.observe.event_loop import BusyPoll, LoopWatchdog
 from yirangmq.observe.traces import load as load_traces
 from yirangmq.protocols.context import Authenticator, RefusedClients, ServerContext, ServerIdentity, WrongTokenLimiter
-from yirangmq.protocols.listen import ListenerOptions
+from yirangmq.protocols.listen import ListenerOptions, unguarded
 from yirangmq.server.alerting import AlertService
 from yirangmq.server.components import Component, Components
 from yirangmq.server.lifecycle import Lifecycle, ServerTick, StatusReport, StoreListener
 from yirangmq.server.listeners import ServerListeners
-from yirangmq.server.node import create_node
 from yirangmq.server.topics import ServerBatches, ServerBridges, publisher_of, topic_component
 from yirangmq.stores.open import find_wide_permissions
 from yirangmq.webhooks.webhooks import Webhooks, read_secret
+
+if TYPE_CHECKING:
+    from yirangmq.server.cluster import ServerClusterNode
+    from yirangmq.server.failover import ServerPairNode
 
 # -- file access checks ------------------------------------------------------------------------------------------------
 
@@ -91,6 +95,62 @@ def _open_secret(path: str, setting: str) -> str:
     except OSError:
         return ""
     return f"{path} ({setting}) has mode {mode:04o}; run: chmod o= {path}" if mode & OTHERS_MODE_MASK else ""
+
+
+# -- role of the server ------------------------------------------------------------------------------------------------
+
+ServerNode: TypeAlias = "SingleNode | ServerPairNode | ServerClusterNode"
+
+
+class SingleNode:
+    """Node without others: it is active from start to stop.
+
+    The node decides when the work of the active node starts and pauses. It is created before the other parts, and
+    connected to them when all are built. The nodes of a pair and of a cluster have the same methods."""
+
+    guard = staticmethod(unguarded)
+    """Return the factory that a listener uses instead of its own (``protocols.listen.ProtocolGuard``)."""
+    add_role: Callable[[ServerIdentity], ServerIdentity] | None = None
+    """Adds the role and the term of this node to the welcome."""
+
+    def connect(
+        self, context: ServerContext, pages: PagedMethods, listeners: ServerListeners, lifecycle: Lifecycle
+    ) -> None:
+        """Register the methods of the node, and keep what it controls."""
+        self._components = lifecycle.components
+
+    async def open(self) -> None:
+        """Start to take part, before the listeners open."""
+
+    async def run(self) -> None:
+        """The listeners are open: start the work now, or when this node becomes active."""
+        self._components.start()
+
+    async def prepare_stop(self) -> None:
+        """Hand over before an orderly stop. Clients are served until it returns."""
+
+    def alert_facts(self, window: int) -> ServerFacts:
+        """Return the facts about the other node of a pair, of the last ``window`` ms."""
+        return ServerFacts()
+
+    def health_members(self) -> dict[str, Any]:
+        """Return the members that the node adds to the health report."""
+        return {}
+
+    def component(self) -> Component:
+        return Component("node")
+
+
+def create_node(config: Config, store: Store, pair_key: str, tls: ssl.SSLContext | None) -> ServerNode:
+    if config.pair_peer:
+        from yirangmq.server.failover import ServerPairNode
+
+        return ServerPairNode(config, pair_key)
+    if config.is_clustered:
+        from yirangmq.server.cluster import ServerClusterNode
+
+        return ServerClusterNode(config, cast("Any", store), tls)
+    return SingleNode()
 
 
 # -- the server --------------------------------------------------------------------------------------------------------

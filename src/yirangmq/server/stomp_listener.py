@@ -23,7 +23,7 @@ from yirangmq.protocols.stomp.queue_subscriptions import CONSUMERS
 from yirangmq.protocols.stomp.session import StompContext, StompSession, refusal
 from yirangmq.protocols.stomp.topic_hub import TopicHub
 from yirangmq.protocols.stream_server import StreamConnection, StreamLimits, StreamServer
-from yirangmq.server.leases import release_leases, run_in_commits, run_in_transaction
+from yirangmq.server.lifecycle import release_leases, run_in_commits, run_in_transaction
 
 if TYPE_CHECKING:
     from yirangmq.observe.prometheus import MetricValue

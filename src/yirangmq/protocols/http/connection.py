@@ -29,18 +29,8 @@ class HttpConnection:
     """HTTP connection, sans-IO: requests in, answers out in the same order. Loop thread only."""
 
     __slots__ = (
-        "_accepted_headers",
-        "_context",
-        "_discarded",
-        "_is_closed",
-        "_is_delayed",
-        "_parser",
-        "_peer",
-        "_timeouts",
-        "_transport",
-        "_unparsed",
-        "requests",
-        "responses",
+        "_accepted_headers", "_context", "_discarded", "_is_closed", "_is_delayed", "_parser", "_peer", "_timeouts",
+        "_transport", "_unparsed", "requests", "responses",
     )  # fmt: skip
 
     def __init__(self, context: HttpContext, transport: ResponseTransport, peer: str, now: float) -> None:
@@ -114,9 +104,10 @@ class HttpConnection:
             return False
         return responses.held - self._parser.body_size - len(self._unparsed) >= limits.request_memory
 
-    # -- requests, as the intake finds them -----------------------------------------------------------------------
+    # -- requests, as the parser finds them -----------------------------------------------------------------------
 
     def begin_request(self, head: RequestHead) -> RequestState:
+        """Receive a complete head. An error stops the parser."""
         verdict = self._check_origin(head)
         route = PREFLIGHT if verdict.is_preflight else self._context.routes.find(head.method, head.path)
         request = Request(head.method, head.path, head.query, head.headers, b"", self._peer)
@@ -188,6 +179,7 @@ class HttpConnection:
             raise error
 
     def count_body(self, size: int) -> None:
+        """Account for more bytes of the body. An error stops the parser."""
         self.responses.account(size)
         state = self.responses.pending[-1] if self.responses.pending else None
         if state is None or state is self._discarded or state.route is None:
@@ -214,6 +206,7 @@ class HttpConnection:
         self._dispatch(begun, begun.route, request)
 
     def whole_request(self, head: RequestHead, body: bytes, route: HttpRoute | None) -> HttpRoute:
+        """Receive a request in one call, and return its route. ``route``: that of an earlier request with this head."""
         context, responses = self._context, self.responses
         verdict = ACCEPTED if head.headers is self._accepted_headers else self._check_origin(head)
         if route is None:

@@ -26,13 +26,16 @@ that the client detects the truncation. Event streams send a comment when they h
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import IntEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from yirangmq.core.errors import Unavailable
 from yirangmq.observe.logs import log
 from yirangmq.protocols.http.context import HttpContext
 from yirangmq.protocols.http.responses import CONTINUE, INTERNAL, LAST_CHUNK, chunk, encode, refusal, with_headers
 from yirangmq.protocols.http.types import BodyStream, Headers, HttpRoute, RequestHead, Response
+
+if TYPE_CHECKING:
+    from yirangmq.protocols.http.connection import HttpConnection
 
 # -- stages of a request -----------------------------------------------------------------------------------------------
 
@@ -275,33 +278,16 @@ class ResponseTransport(Protocol):
         """Close immediately. Sent bytes may be lost, and the client can detect the truncation."""
 
 
-class ResponseQueueOwner(Protocol):
-    """The connection as its response queue sees it."""
-
-    def finish(self) -> None:
-        """The last answer was sent."""
-
-    def fail(self) -> None:
-        """An answer failed after a part of it was sent."""
-
-
 class ResponseQueue:
     """Response queue of one connection: holds its requests in order of arrival and sends their answers in that order.
     Loop thread only."""
 
     __slots__ = (
-        "_context",
-        "_is_advancing",
-        "_owner",
-        "_transport",
-        "held",
-        "is_stopping",
-        "is_write_paused",
-        "pending",
-    )
+        "_connection", "_context", "_is_advancing", "_transport", "held", "is_stopping", "is_write_paused", "pending",
+    )  # fmt: skip
 
-    def __init__(self, owner: ResponseQueueOwner, transport: ResponseTransport, context: HttpContext) -> None:
-        self._owner = owner
+    def __init__(self, connection: "HttpConnection", transport: ResponseTransport, context: HttpContext) -> None:
+        self._connection = connection
         self._transport = transport
         self._context = context
         self._is_advancing = False
@@ -344,7 +330,7 @@ class ResponseQueue:
                 self.held -= size
                 context.held -= size
             if state.is_last:
-                self._owner.finish()
+                self._connection.finish()
 
     def ended(self, state: RequestState) -> None:
         """The stream of ``state`` has written everything."""
@@ -374,11 +360,11 @@ class ResponseQueue:
                 pending.popleft()
                 self.account(-state.size)
                 if state.is_last:
-                    self._owner.finish()
+                    self._connection.finish()
                     return
             self.send_continue()
             if self.is_stopping and not pending:
-                self._owner.finish()
+                self._connection.finish()
         finally:
             self._is_advancing = False
 
@@ -429,7 +415,7 @@ class ResponseQueue:
             self._abort()
 
     def _abort(self) -> None:
-        self._owner.fail()
+        self._connection.fail()
         self._transport.abort()
 
     def drained(self) -> None:

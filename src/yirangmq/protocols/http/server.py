@@ -48,17 +48,6 @@ SMALL_WRITE = 64 * 1024
 HANGUP_EVENTS = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
-class CommitHooks(Protocol):
-    """The group commit whose requests are answered here (``broker.group_commit``)."""
-
-    @property
-    def is_answering(self) -> bool:
-        """True while the committer delivers answers; the hooks of ``after_commit`` run in the same loop iteration."""
-
-    @property
-    def after_commit(self) -> list[Callable[[], None]]: ...
-
-
 class HttpSocketServer:
     """HTTP server: its open connections, and the set of connections with unsent bytes. Loop thread only."""
 
@@ -82,9 +71,9 @@ class HttpSocketServer:
         self.closed_for: dict[str, int] = {}
         """Refused or disconnected clients since the start, by reason."""
         self.is_flush_scheduled = False
-        self.commits: CommitHooks | None = None
+        self.commits: GroupCommitter | None = None
 
-    def flush_after(self, commits: "CommitHooks") -> None:
+    def flush_after(self, commits: GroupCommitter) -> None:
         """Register ``flush`` as a hook after each commit, so that all answers of a commit are sent by one flush."""
         self.commits = commits
         commits.after_commit.append(self.flush)
@@ -149,20 +138,8 @@ class HttpSocket(asyncio.BufferedProtocol):
     """HTTP connection on asyncio: reads and writes between one socket and its sans-IO connection."""
 
     __slots__ = (
-        "_is_lingering",
-        "_is_local",
-        "_is_reading",
-        "_loop",
-        "_out",
-        "_out_size",
-        "_peer",
-        "_progress_at",
-        "_server",
-        "_since",
-        "_transport",
-        "_unsent",
-        "_written",
-        "http",
+        "_is_lingering", "_is_local", "_is_reading", "_loop", "_out", "_out_size", "_peer", "_progress_at", "_server",
+        "_since", "_transport", "_unsent", "_written", "http",
     )  # fmt: skip
 
     http: HttpConnection
