@@ -208,26 +208,27 @@ class HttpConnection:
     def whole_request(self, head: RequestHead, body: bytes, route: HttpRoute | None) -> HttpRoute:
         """Receive a request in one call, and return its route. ``route``: that of an earlier request with this head."""
         context, responses = self._context, self.responses
-        verdict = ACCEPTED if head.headers is self._accepted_headers else self._check_origin(head)
         if route is None:
             route = context.routes.find(head.method, head.path)
         request = new_request((head.method, head.path, head.query, head.headers, body, self._peer))
         size = len(body)
-        token_delays = context.token_delays
-        delay = 0.0 if token_delays is None else token_delays.of(request)
-        error: QueueError | None = None
-        if verdict is not ACCEPTED:
-            error = verdict.error or self._refusal_before_body(route, request, size, delay)
-        elif delay or context.admit or size > route.max_body or context.held + size > context.limits.total_memory:
-            error = self._refusal_before_body(route, request, size, delay)
-        elif route.admit is not None:
-            try:
+        if (
+            (context.policy is not None and head.headers is not self._accepted_headers)
+            or (context.token_delays is not None and context.token_delays.of(request))
+            or size > route.max_body
+            or context.held + size > context.limits.total_memory
+        ):
+            state = self.begin_request(head)
+            responses.account(size)
+            self.complete_request(state, head, body)
+            return route
+        try:
+            if context.admit is not None:
+                context.admit(request)
+            if route.admit is not None:
                 route.admit(request)
-            except QueueError as refused:
-                error = refused
-        if error is not None or verdict is not ACCEPTED:
-            state = self._enqueue(head, route, error, verdict.headers)
-            state.delay = delay
+        except QueueError as error:
+            state = self._enqueue(head, route, error, ())
             responses.account(size)
             self.complete_request(state, head, body)
             return route
@@ -238,10 +239,6 @@ class HttpConnection:
             state.size = size
             responses.held += size
             context.held += size
-        if delay:
-            state.delay = delay
-            self._dispatch(state, route, request)
-            return route
         self.requests += 1
         try:
             route.handle(request, state)
