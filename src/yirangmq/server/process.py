@@ -55,8 +55,7 @@ def serve(chosen: Config, announce: Callable[[list[str], str], None]) -> None:
     if chosen.syslog:
         logs.start_syslog(chosen.syslog)
     with contextlib.ExitStack() as stack:
-        token = _token(chosen)
-        secrets = Secrets(token, _tls(chosen), _grants(chosen, token), _pair_key(chosen), _programs(chosen))
+        secrets = _read_secrets(chosen)
         _set_file_modes(chosen)
         _make_folders(chosen)
         lock = StoreLock(chosen.store_url, _holder(chosen, ""))
@@ -163,18 +162,6 @@ def _tune_memory() -> None:
 # -- before the start -----------------------------------------------------------------------------------------------
 
 
-def _token(chosen: Config) -> str:
-    if not chosen.token_file:
-        return chosen.token
-    return check_token(_first_line(chosen.token_file, "token_file"), "token_file")
-
-
-def _pair_key(chosen: Config) -> str:
-    if not chosen.pair_key_file:
-        return chosen.pair_key
-    return check_secret(_first_line(chosen.pair_key_file, "pair_key_file"), "pair_key_file")
-
-
 def _first_line(path: str, field: str) -> str:
     text = read_input(path, MAX_TOKEN_BYTES, field).decode("utf-8", "replace").strip().partition("\n")[0].strip()
     if not text:
@@ -182,17 +169,19 @@ def _first_line(path: str, field: str) -> str:
     return text
 
 
-def _grants(chosen: Config, token: str) -> tuple[AccessGrant, ...]:
-    """Return the grants of HTTP clients: the token that allows everything, and those of the token rules."""
-    rules = [rule.grant(rule.token or _first_line(rule.token_file, "http_tokens")) for rule in chosen.http_tokens]
-    return (*([AccessGrant(token)] if token else []), *rules)
-
-
-def _programs(chosen: Config) -> tuple[AccessGrant, ...]:
-    """Return the grants of programs, with the tokens that are read from files."""
+def _read_secrets(chosen: Config) -> Secrets:
+    """Return the secrets, with those that are read from files."""
+    token, pair_key = chosen.token, chosen.pair_key
+    if chosen.token_file:
+        token = check_token(_first_line(chosen.token_file, "token_file"), "token_file")
+    tls = _tls(chosen)
+    http = [rule.grant(rule.token or _first_line(rule.token_file, "http_tokens")) for rule in chosen.http_tokens]
+    if chosen.pair_key_file:
+        pair_key = check_secret(_first_line(chosen.pair_key_file, "pair_key_file"), "pair_key_file")
     in_files = [one for one in chosen.programs if one.token_file]
     tokens = {one.name: check_token(_first_line(one.token_file, "programs"), "programs") for one in in_files}
-    return grants(chosen.programs, chosen.routes, tokens)
+    everything = [AccessGrant(token)] if token else []
+    return Secrets(token, tls, (*everything, *http), pair_key, grants(chosen.programs, chosen.routes, tokens))
 
 
 def _tls(chosen: Config) -> ssl.SSLContext | None:
