@@ -84,5 +84,5 @@ class ClientTimeouts:
         if spent <= self._limits.body_seconds:
             return
         if self._parser.body_size - self._body_size < self._limits.body_rate * spent:
-            raise RequestRefused(408, f"the body comes at less than {self._limits.body_rate} bytes a second")
+            raise RequestRefused(408, f"the body arrives at less than {self._limits.body_rate} bytes a second")
         self._body_at, self._body_size = now, self._parser.body_size

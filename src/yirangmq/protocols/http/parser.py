@@ -184,7 +184,7 @@ class HttpParser:
                 parser.should_keep_alive(),
             )
             if parser.should_upgrade() and head.length != 0:
-                raise RequestRefused(400, "an upgrade is not possible here, least of all with a body")
+                raise RequestRefused(400, "an upgrade is not supported, and a request with Upgrade may have no body")
             self._begun = self._connection.begin_request(head)
         except Exception as error:
             self._fail(error)
