@@ -23,11 +23,13 @@ def test_cli_exit_code_exists_for_every_error_and_has_a_meaning() -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("publsh", "'publsh' is not one of them; did you mean 'publish'?"),
+        ("publsh", "there is no command 'publsh'; did you mean 'publish'?"),
         ("frobnicate", "known: publish, consume"),
-        ("publish 1", "the following arguments are required: -q/--queue; see 'yirangmq publish --help'"),
+        ("publish", "the queue is missing; give QUEUE, or --queue QUEUE; see 'yirangmq publish --help'"),
+        ("publish '{}'", "'{}' is not the name of a queue; give QUEUE first, or --queue QUEUE"),
+        ("publish -q mail news {}", "QUEUE is 'news' and --queue is 'mail'; give one of them"),
         ("publish -q mail 1 --prioity 3", "unrecognized arguments: --prioity 3; did you mean '--priority'?"),
-        ("consume -q mail --limit 3", "unrecognized arguments: --limit 3; see 'yirangmq consume --help'"),
+        ("consume -q mail --most 3", "unrecognized arguments: --most; see 'yirangmq consume --help'"),
         ("dlq list -q mail --loud", "see 'yirangmq dlq list --help'"),
         ("publish -q mail 1 --priority high", "argument --priority: must be a whole number, not 'high'"),
         ("publish -q mail 1 --delay soon", "argument --delay: must be a number, not 'soon'"),

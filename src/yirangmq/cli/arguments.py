@@ -7,6 +7,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from yirangmq.cli.command import QueueArgument
 from yirangmq.core.errors import BadInput
 from yirangmq.core.states import State
 from yirangmq.format.envelope import iso
@@ -71,8 +72,29 @@ def server(group: argparse._ArgumentGroup, key: Sequence[str]) -> None:
     )
 
 
-def queue(parser: argparse.ArgumentParser, *, needed: bool = True, what: str = "the queue") -> None:
-    parser.add_argument("-q", "--queue", metavar="NAME", required=needed, help=what)
+def queue(
+    parser: argparse.ArgumentParser, *, needed: bool = True, what: str = "the queue", several: bool = False
+) -> None:
+    """Add the queue as a positional argument and as ``-q/--queue``; ``args.queue`` has it. Call it in the order of the
+    positional arguments. ``several``: ``args.queue`` is a list."""
+    word = parser.add_argument(
+        "queue_argument", action=QueueArgument, nargs="*" if several else "?", metavar="QUEUE", help=what
+    )
+    cast("QueueArgument", word).is_needed = needed
+    again = "the same, as an option" + ("; may be repeated" if several else "")
+    parser.add_argument("-q", "--queue", action="append" if several else "store", metavar="QUEUE", help=again)
+
+
+def queue_filter(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add ``-q/--queue`` to a command whose positional arguments are not queues."""
+    parser.add_argument("-q", "--queue", metavar="QUEUE", help=what)
+
+
+def limit(
+    parser: argparse.ArgumentParser, what: str, *, default: int | None = None, names: Sequence[str] = ("--limit",)
+) -> None:
+    """Add ``--limit``. ``names``: it and its other names."""
+    parser.add_argument(*names, dest="limit", type=int, default=default, metavar="N", help=what)
 
 
 def filter_option(parser: argparse.ArgumentParser) -> None:

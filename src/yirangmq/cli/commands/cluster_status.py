@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
-from yirangmq.cli import output
+from yirangmq.cli import arguments, output
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
 from yirangmq.cli.table import TableColumn
@@ -288,12 +288,12 @@ def _status_options(parser: argparse.ArgumentParser) -> None:
 
 def _queue_option(parser: argparse.ArgumentParser) -> None:
     etcd_options(parser)
-    parser.add_argument("queue", metavar="QUEUE", help="name of the queue")
+    arguments.queue(parser, what="name of the queue")
 
 
 def _leader_options(parser: argparse.ArgumentParser) -> None:
     etcd_options(parser)
-    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="show this queue only")
+    arguments.queue(parser, needed=False, what="show this queue only")
 
 
 def _doctor_options(parser: argparse.ArgumentParser) -> None:

@@ -211,7 +211,7 @@ FOLLOW_SECONDS = 3600
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     arguments.queue(parser)
-    parser.add_argument("--max", type=int, metavar="N", help="stop after so many")
+    arguments.limit(parser, "stop after this many messages", names=("--limit", "--max"))
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="take so many at a time (default: 1)")
     parser.add_argument("--wait", type=float, default=0, metavar="SECONDS", help="wait so long for a message to come")
     parser.add_argument("--follow", action="store_true", help="wait for more until stopped")
@@ -232,7 +232,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         if shown:
             screen.note(f"{args.queue} shows the dead letters of {shown[0]}; see 'yirangmq dlq list' and 'dlq redrive'")
         count = 0
-        while args.max is None or count < args.max:
+        while args.limit is None or count < args.limit:
             deliveries = _lease_batch(args, queues, count)
             if not deliveries and not args.follow:
                 break
@@ -264,7 +264,7 @@ def _explain_empty(queues: Queues, queue: str) -> str:
 
 
 def _lease_batch(args: argparse.Namespace, queues: Queues, count: int) -> list[MessageDelivery]:
-    limit = args.batch if args.max is None else min(args.batch, args.max - count)
+    limit = args.batch if args.limit is None else min(args.batch, args.limit - count)
     wait = FOLLOW_SECONDS if args.follow else args.wait
     return queues.lease(args.queue, limit, wait=wait, lease_seconds=args.lease_seconds)
 
@@ -334,7 +334,7 @@ COMMANDS = {
             ("as a service: wait for more, for programs", "yirangmq consume --queue telemetry --follow --json"),
             (
                 "take one, work on it, then: yirangmq ack LEASE",
-                "yirangmq consume --queue telemetry --max 1 --no-ack --lease-seconds 300",
+                "yirangmq consume telemetry --limit 1 --no-ack --lease-seconds 300",
             ),
             (
                 "a consumer process in Python: four at a time",

@@ -44,7 +44,7 @@ def status_options(parser: argparse.ArgumentParser) -> None:
 
 def request_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("ids", nargs="*", metavar="ID", help="consumer id, as 'consumer list' prints it")
-    arguments.queue(parser, needed=False, what="all that work on this queue")
+    arguments.queue_filter(parser, "all consumers of this queue")
     parser.add_argument("--all", action="store_true", help="all of them")
     parser.add_argument(
         "--wait", type=float, default=0, metavar="SECONDS", help="wait so long until they have done it (default: 0)"

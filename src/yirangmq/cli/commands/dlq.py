@@ -30,9 +30,7 @@ def list_options(parser: argparse.ArgumentParser) -> None:
     arguments.queue(parser, what=QUEUE_HELP)
     arguments.filter_option(parser)
     _state_option(parser)
-    parser.add_argument(
-        "--limit", type=int, metavar="N", help=f"how many (default: {SHOWN}; with --json or --records all)"
-    )
+    arguments.limit(parser, f"at most this many (default: {SHOWN}; with --json or --records all)")
     parser.add_argument("--records", action="store_true", help="whole records with the original message, one a line")
     arguments.store(parser)
 
@@ -66,7 +64,7 @@ def _which_options(parser: argparse.ArgumentParser) -> None:
     arguments.filter_option(parser)
     parser.add_argument("--id", action="append", metavar="ID", help="this one; may be repeated")
     parser.add_argument("--all", action="store_true", help="all of them")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most this many, the first that arrived")
+    arguments.limit(parser, "at most this many, in the order of arrival")
 
 
 def _state_option(parser: argparse.ArgumentParser) -> None:

@@ -84,9 +84,9 @@ def show_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "day", nargs="?", metavar="DAY", help="folder, such as 2026-11-15 (default: all that are there)"
     )
-    parser.add_argument("-q", "--queue", metavar="NAME", help="only records of this queue")
+    arguments.queue(parser, needed=False, what="only records of this queue")
     parser.add_argument("--id", metavar="ID", help="only records of this message: its whole story")
-    parser.add_argument("--limit", type=int, default=SHOWN, metavar="N", help=f"at most so many (default: {SHOWN})")
+    arguments.limit(parser, f"at most this many (default: {SHOWN})", default=SHOWN)
     parser.add_argument("--payload", action="store_true", help="with --id: the bytes that were accepted, to stdout")
     place_options(parser)
 

@@ -179,7 +179,7 @@ PREVIEW = 200
 
 def peek_options(parser: argparse.ArgumentParser) -> None:
     arguments.queue(parser)
-    parser.add_argument("--limit", type=int, default=10, metavar="N", help="how many (default: 10)")
+    arguments.limit(parser, "number of messages (default: 10)", default=10)
     arguments.state(parser, State.READY)
     arguments.filter_option(parser)
     arguments.store(parser)

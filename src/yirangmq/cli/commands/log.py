@@ -41,7 +41,7 @@ def dump_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from-seq", type=int, metavar="N", help="begin at this sequence (default: the first kept)")
     parser.add_argument("--to-seq", type=int, metavar="N", help="end with this sequence (default: the last)")
     parser.add_argument("--topic", metavar="NAME", help="only this topic; * stands for any characters")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most so many")
+    arguments.limit(parser, "at most this many records")
     parser.add_argument("--frames", action="store_true", help="the stored frames themselves, byte by byte, to stdout")
 
 

@@ -112,7 +112,7 @@ def purge_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--state", choices=[*BACKLOG], default="backlog", help="which of the waiting ones (default: backlog, all three)"
     )
-    parser.add_argument("--limit", type=int, metavar="N", help="at most this many, the first that arrived")
+    arguments.limit(parser, "at most this many, in the order of arrival")
     arguments.dry_run(parser)
     arguments.store(parser)
 

@@ -108,7 +108,7 @@ def run_handover(args: argparse.Namespace, screen: Screen) -> int:
 
 def history_options(parser: argparse.ArgumentParser) -> None:
     arguments.store(parser)
-    parser.add_argument("--limit", type=int, default=SHOWN, metavar="N", help=f"the latest N (default: {SHOWN})")
+    arguments.limit(parser, f"the latest N decisions (default: {SHOWN})", default=SHOWN)
     parser.add_argument("--folder", metavar="FOLDER", help="of a node that does not run: its DATA/pair")
 
 

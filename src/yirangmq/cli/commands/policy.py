@@ -44,7 +44,7 @@ def set_options(parser: argparse.ArgumentParser) -> None:
 
 
 def validate_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-q", "--queue", metavar="NAME", default="queue", help="for which queue (default: any)")
+    arguments.queue(parser, needed=False, what="the queue that it is for (default: any)")
     _document_options(parser)
 
 
@@ -87,7 +87,7 @@ def run_set(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def run_validate(args: argparse.Namespace, screen: Screen) -> int:
-    policy = _checked(args.queue, _document(args))
+    policy = _checked(args.queue or "queue", _document(args))
     screen.answer({"policy": policy}, f"a good policy; with its defaults spelled out:\n{_pretty(policy)}")
     return output.OK
 

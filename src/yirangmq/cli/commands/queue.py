@@ -42,12 +42,12 @@ DELIVERIES = (
 
 
 def show_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("queue", metavar="QUEUE", help="the queue")
+    arguments.queue(parser)
     arguments.store(parser)
 
 
 def set_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("queue", metavar="QUEUE", help="the queue")
+    arguments.queue(parser)
     parser.add_argument(
         "--strategy", choices=[*Strategy, NONE], help="how messages are given out; none: whoever is first, unrecorded"
     )
@@ -64,13 +64,13 @@ def set_options(parser: argparse.ArgumentParser) -> None:
 
 
 def register_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("queue", metavar="QUEUE", help="the queue")
+    arguments.queue(parser)
     parser.add_argument("consumers", nargs="+", metavar="CONSUMER", help="the name under which it takes messages")
     arguments.store(parser)
 
 
 def callback_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("queue", metavar="QUEUE", help="the queue whose deliveries are told")
+    arguments.queue(parser, what="the queue whose deliveries are reported")
     parser.add_argument("--url", metavar="URL", help="POST each outcome to this address")
     parser.add_argument("--secret", metavar="NAME", help="sign them with this secret of the server")
     parser.add_argument("--outcomes", metavar="QUEUE", help="the queue they go through (default: QUEUE-outcomes)")
@@ -83,7 +83,7 @@ def deliveries_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--id", metavar="MESSAGE", help="of this message only")
     parser.add_argument("--consumer", metavar="NAME", help="to this consumer only")
     parser.add_argument("--status", choices=[*DeliveryStatus], help="in this status only")
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help="at most so many (default: 20)")
+    arguments.limit(parser, "at most this many (default: 20)", default=20)
     arguments.store(parser)
 
 
@@ -347,7 +347,7 @@ COLUMNS = (
 
 
 def pause_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("queues", nargs="+", metavar="NAME", help="the queue, or several")
+    arguments.queue(parser, what="the queue, or several", several=True)
     arguments.store(parser)
 
 
@@ -366,7 +366,7 @@ def run_resume(args: argparse.Namespace, screen: Screen) -> int:
 
 def _set_paused(args: argparse.Namespace, screen: Screen, *, paused: bool) -> int:
     """Pause or resume queues. All names are validated before the first queue is changed."""
-    wanted = list(dict.fromkeys(validation.check_queue(name) for name in args.queues))
+    wanted = list(dict.fromkeys(validation.check_queue(name) for name in args.queue))
     done: list[dict[str, Any]] = []
     with connection.open_existing(args) as queues:
         for queue in wanted:

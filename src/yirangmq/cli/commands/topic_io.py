@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from yirangmq.cli import output
+from yirangmq.cli import arguments, output
 from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands import topic_common
@@ -205,14 +205,14 @@ def subscribe_options(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--anew", action="store_true", help="with --name: not where it left off")
     where.add_argument("--cursor", metavar="FILE", help="keep how far it is in a file here, and go on there")
     parser.add_argument("--mask", type=int, default=0, metavar="N", help="topics by their bits, beside those named")
-    parser.add_argument("--limit", type=int, metavar="N", help="stop after so many")
+    arguments.limit(parser, "stop after this many records")
     parser.add_argument("--idle", type=float, metavar="SECONDS", help="stop when nothing came for so long")
     _format_options(parser)
 
 
 def tail_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help="names and patterns (default: all topics)")
-    parser.add_argument("-n", "--lines", type=int, default=10, metavar="N", help="so many (default: 10)")
+    arguments.limit(parser, "number of records (default: 10)", default=10, names=("-n", "--limit", "--lines"))
     parser.add_argument("-f", "--follow", action="store_true", help="then go on with what is published")
     _format_options(parser)
 
@@ -291,7 +291,7 @@ def _event_text(event: Event) -> str:
 
 
 def run_tail(args: argparse.Namespace, screen: Screen) -> int:
-    count = validation.check_count(args.lines, "-n", least=0, most=MAX_TAIL)
+    count = validation.check_count(args.limit, "-n", least=0, most=MAX_TAIL)
     with stopping_on_signals(), topic_common.open_topics(args) as topics:
         about = topics.list()
         if "last" not in about and not args.follow:

@@ -24,9 +24,7 @@ from yirangmq.fsio.permissions import open_file
 
 def export_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="where to (default: - for stdout)")
-    parser.add_argument(
-        "-q", "--queue", action="append", metavar="NAME", help="this queue; may be repeated (default: all)"
-    )
+    arguments.queue(parser, needed=False, what="these queues (default: all)", several=True)
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
     arguments.store(parser)
 
@@ -48,10 +46,10 @@ def run_export(args: argparse.Namespace, screen: Screen) -> int:
         if connection.address_of(queues) is not None:
             raise Unavailable(connection.NEEDS_FILES)
         _wait_for_server(queues)
-        total = export_import.total(queues, args.queue)
+        total = export_import.total(queues, args.queue or None)
         with _output(args) as stream, ProgressBar("exporting", total, shown=screen.shows_progress) as show:
             done = export_import.export(
-                queues, stream.write, args.queue, lambda messages, _: show(messages, f"{messages:,} messages")
+                queues, stream.write, args.queue or None, lambda messages, _: show(messages, f"{messages:,} messages")
             )
     text = f"exported {count_text(done.messages, 'message')} of {count_text(len(done.queues), 'queue')}"
     if args.file == "-":

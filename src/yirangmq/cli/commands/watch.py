@@ -37,12 +37,7 @@ Row = dict[str, Any]
 
 def queue_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefix", default="", metavar="TEXT", help="queues whose names begin so")
-    parser.add_argument(
-        "--limit",
-        type=int,
-        metavar="COUNT",
-        help=f"at most so many queues, in the order of their names (default: {SHOWN}; with --json all)",
-    )
+    arguments.limit(parser, f"at most this many queues, by name (default: {SHOWN}; with --json all)")
     parser.add_argument("--all", action="store_true", help="all of them, however many")
 
 
@@ -147,7 +142,7 @@ def top_options(parser: argparse.ArgumentParser) -> None:
 
 def watch_options(parser: argparse.ArgumentParser) -> None:
     arguments.queue(parser, needed=False, what="this one only")
-    parser.add_argument("--limit", type=int, metavar="COUNT", help="end after so many lines")
+    arguments.limit(parser, "end after this many lines")
     arguments.store(parser)
 
 
