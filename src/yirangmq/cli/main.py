@@ -51,7 +51,7 @@ COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "server": {
         "serve": ("commands.serve", "run the server"),
         "health": ("commands.health", "report whether the server and the store work"),
-        "top": ("commands.watch", "show all queues live"),
+        "top": ("commands.top", "show all queues live"),
         "watch": ("commands.watch", "print events as they happen"),
         "alert": ("commands.alert", "list and acknowledge alerts, test their sinks"),
         "metrics": ("commands.watch", "print all metrics in the format of Prometheus"),

@@ -99,6 +99,10 @@ def exit_code(code: str) -> int:
 PROGRAM = "yirangmq"
 
 
+def may_colour() -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 class Screen:
     """Output of one command run, to stdout and stderr.
 
@@ -110,6 +114,11 @@ class Screen:
     @property
     def is_terminal(self) -> bool:
         return sys.stdout.isatty()
+
+    @property
+    def has_colour(self) -> bool:
+        """True if stdout is a terminal that shows colours, and ``NO_COLOR`` does not forbid them (no-color.org)."""
+        return self.is_terminal and may_colour()
 
     @property
     def shows_progress(self) -> bool:
@@ -133,8 +142,12 @@ class Screen:
     def table(self, columns: "Sequence[TableColumn]", rows: Sequence[Sequence[object]]) -> None:
         from yirangmq.cli.table import render
 
-        width = os.get_terminal_size(sys.stdout.fileno()).columns if self.is_terminal else None
-        for line in render(columns, rows, width):
+        if self.is_terminal:
+            width = os.get_terminal_size(sys.stdout.fileno()).columns or None  # 0: unknown
+            lines = render(columns, rows, width, now_ms=time.time_ns() // 1_000_000, colour=self.has_colour)
+        else:
+            lines = render(columns, rows, None)
+        for line in lines:
             self.report(line)
 
     def answer(self, value: dict[str, Any], text: str) -> None:
@@ -154,7 +167,9 @@ class Screen:
             value = {"ok": False, "code": error.code, "error": str(error), "field": error.field}
             print(dumps(value).decode(), file=sys.stderr)
         else:
-            print(f"{PROGRAM}: {error.code}: {error}", file=sys.stderr)
+            head = f"{PROGRAM}: {error.code}"
+            head = f"\x1b[31m{head}\x1b[0m" if sys.stderr.isatty() and may_colour() else head
+            print(f"{head}: {error}", file=sys.stderr)
 
     def flush(self) -> None:
         sys.stdout.flush()

@@ -83,13 +83,13 @@ def dead_letter_record(view: MessageView) -> bytes:
 # -- topics and subscribers --------------------------------------------------------------------------------------------
 
 SUBSCRIBER_COLUMNS = (
-    TableColumn("subscriber", shrinks=True),
-    TableColumn("state"),
-    TableColumn("filter", shrinks=True),
-    TableColumn("sequence", right=True),
-    TableColumn("confirmed", right=True),
+    TableColumn("subscriber"),
+    TableColumn("state", marks=True),
+    TableColumn("filter", shrinks=True, rank=2),
+    TableColumn("sequence", right=True, rank=3),
+    TableColumn("confirmed", right=True, rank=1),
     TableColumn("lag", right=True),
-    TableColumn("peer", shrinks=True),
+    TableColumn("peer", rank=4),
 )
 
 
@@ -112,9 +112,9 @@ def show_subscribers(screen: Screen, rows: list[dict[str, Any]]) -> None:
 # -- server summary ----------------------------------------------------------------------------------------------------
 
 BRIDGE_COLUMNS = (
-    TableColumn("bridge", shrinks=True),
-    TableColumn("to queue", shrinks=True),
-    TableColumn("state"),
+    TableColumn("bridge"),
+    TableColumn("to queue"),
+    TableColumn("state", marks=True),
     TableColumn("lag", right=True),
 )
 

@@ -7,38 +7,38 @@ import getpass
 from typing import Any
 
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import count_text, shorten_instant
+from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import TableColumn
+from yirangmq.cli.table import TableColumn, instant_of
 from yirangmq.core.alerts import Level
 from yirangmq.core.errors import Unavailable
 
 COLUMNS = (
     TableColumn("id", right=True),
-    TableColumn("level"),
-    TableColumn("state"),
-    TableColumn("rule"),
-    TableColumn("since"),
-    TableColumn("acknowledged"),
+    TableColumn("level", marks=True),
+    TableColumn("state", marks=True, rank=1),
+    TableColumn("rule", rank=2),
+    TableColumn("since", rank=1),
+    TableColumn("acknowledged", rank=3),
     TableColumn("what", shrinks=True),
 )
 RULE_COLUMNS = (
     TableColumn("rule"),
-    TableColumn("on"),
+    TableColumn("on", marks=True),
     TableColumn("limit", right=True),
-    TableColumn("unit"),
-    TableColumn("level"),
+    TableColumn("unit", rank=1),
+    TableColumn("level", marks=True, rank=2),
     TableColumn("about", shrinks=True),
 )
 SINK_COLUMNS = (
     TableColumn("sink"),
-    TableColumn("kind"),
-    TableColumn("level"),
+    TableColumn("kind", rank=1),
+    TableColumn("level", rank=2),
     TableColumn("sent", right=True),
-    TableColumn("failed", right=True),
-    TableColumn("lost", right=True),
-    TableColumn("pending", right=True),
+    TableColumn("failed", right=True, alarms=True),
+    TableColumn("lost", right=True, alarms=True),
+    TableColumn("pending", right=True, rank=3),
     TableColumn("last error", shrinks=True),
 )
 
@@ -81,7 +81,7 @@ def run_list(args: argparse.Namespace, screen: Screen) -> int:
 
 def _cells(one: dict[str, Any]) -> tuple[object, ...]:
     acked = one["acknowledgedBy"] or ("yes" if one["acknowledgedAt"] else None)
-    return one["id"], one["level"], one["state"], one["rule"], shorten_instant(one["openedAt"]), acked, one["text"]
+    return one["id"], one["level"], one["state"], one["rule"], instant_of(one["openedAt"]), acked, one["text"]
 
 
 def _sink(one: dict[str, Any]) -> tuple[object, ...]:

@@ -17,14 +17,14 @@ from yirangmq.core.bridges import check_bridge, read_new
 from yirangmq.core.errors import BadInput, Unavailable
 
 COLUMNS = (
-    TableColumn("name", shrinks=True),
-    TableColumn("queue", shrinks=True),
-    TableColumn("topics", shrinks=True),
-    TableColumn("state"),
-    TableColumn("sequence", right=True),
+    TableColumn("name"),
+    TableColumn("queue"),
+    TableColumn("topics", shrinks=True, rank=1),
+    TableColumn("state", marks=True),
+    TableColumn("sequence", right=True, rank=3),
     TableColumn("lag", right=True),
-    TableColumn("delivered", right=True),
-    TableColumn("refused", right=True),
+    TableColumn("delivered", right=True, rank=2),
+    TableColumn("refused", right=True, rank=2, hides_zero=True, alarms=True),
 )
 
 

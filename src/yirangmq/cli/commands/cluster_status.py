@@ -90,17 +90,17 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 QUEUES = (
-    TableColumn("queue", shrinks=True),
+    TableColumn("queue"),
     TableColumn("leader"),
     TableColumn("inbox", right=True),
     TableColumn("line", right=True),
-    TableColumn("waiting", right=True),
-    TableColumn("leased", right=True),
-    TableColumn("returned", right=True),
-    TableColumn("dead", right=True),
-    TableColumn("consumers", right=True),
-    TableColumn("moved", right=True),
-    TableColumn("acked", right=True),
+    TableColumn("waiting", right=True, rank=2),
+    TableColumn("leased", right=True, rank=1),
+    TableColumn("returned", right=True, rank=3),
+    TableColumn("dead", right=True, alarms=True),
+    TableColumn("consumers", right=True, rank=1),
+    TableColumn("moved", right=True, rank=5),
+    TableColumn("acked", right=True, rank=4),
 )
 CLUSTER_METRICS = {
     "inbox": "inbox", "line": "line", "waiting": "waiting", "leased": "given", "returned": "again", "dead": "dead",
@@ -110,11 +110,11 @@ CLUSTER_METRICS = {
 MEMBERS = (
     TableColumn("member"),
     TableColumn("endpoint"),
-    TableColumn("version"),
+    TableColumn("version", rank=1),
     TableColumn("role"),
-    TableColumn("MiB", right=True),
-    TableColumn("in use", right=True),
-    TableColumn("term", right=True),
+    TableColumn("MiB", right=True, rank=2),
+    TableColumn("in use", right=True, rank=3),
+    TableColumn("term", right=True, rank=4),
     TableColumn("errors", shrinks=True),
 )
 TIMEOUT_SECONDS = 15.0

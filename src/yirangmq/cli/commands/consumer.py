@@ -19,16 +19,16 @@ from yirangmq.format.envelope import iso
 
 POLL_SECONDS = 0.1
 COLUMNS = (
-    TableColumn("consumer", shrinks=True),
-    TableColumn("state"),
+    TableColumn("consumer"),
+    TableColumn("state", marks=True),
     TableColumn("queues", shrinks=True),
     TableColumn("in work", right=True),
-    TableColumn("done", right=True),
-    TableColumn("failed", right=True),
-    TableColumn("lost", right=True),
-    TableColumn("stuck", right=True),
-    TableColumn("runs for", right=True),
-    TableColumn("heard of", right=True),
+    TableColumn("done", right=True, rank=1),
+    TableColumn("failed", right=True, rank=2, alarms=True),
+    TableColumn("lost", right=True, rank=5, hides_zero=True, alarms=True),
+    TableColumn("stuck", right=True, rank=2, hides_zero=True, alarms=True),
+    TableColumn("runs for", right=True, rank=4),
+    TableColumn("last report", right=True, rank=3),
 )
 
 

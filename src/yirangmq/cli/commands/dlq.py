@@ -16,7 +16,7 @@ from yirangmq.cli.arguments import shorten_instant
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import ProgressBar, Screen
 from yirangmq.cli.render import dead_letter_record, dead_letter_row
-from yirangmq.cli.table import TableColumn
+from yirangmq.cli.table import TableColumn, instant_of
 from yirangmq.core import validation
 from yirangmq.core.ports import MoveResult
 from yirangmq.format.json_codec import loads
@@ -88,28 +88,32 @@ def run_list(args: argparse.Namespace, screen: Screen) -> int:
     if not rows:
         screen.note(f"no {'' if args.state == 'all' else args.state + ' '}letters under {args.queue}")
         return output.OK
-    screen.table(COLUMNS, [[_cell(row, column.title) for column in COLUMNS] for row in rows[:limit]])
+    screen.table(COLUMNS, [[_cell(row, name) for name in SHOWN_MEMBERS] for row in rows[:limit]])
     if len(rows) > limit:
         screen.note(f"only the first {limit} are shown; --limit N shows more, 'dlq stats' counts them all")
     return output.OK
 
 
 COLUMNS = (
-    TableColumn("messageId", shrinks=True),
-    TableColumn("sourceQueue", shrinks=True),
-    TableColumn("state"),
-    TableColumn("reasonCode"),
-    TableColumn("failedAt"),
-    TableColumn("attempt", right=True),
-    TableColumn("consumerId", shrinks=True),
-    TableColumn("reasonMessage", shrinks=True),
+    TableColumn("message"),
+    TableColumn("source queue", rank=3),
+    TableColumn("state", rank=5),
+    TableColumn("reason"),
+    TableColumn("failed", rank=1),
+    TableColumn("attempt", right=True, rank=2),
+    TableColumn("consumer", rank=4),
+    TableColumn("text", shrinks=True, rank=1),
 )
+SHOWN_MEMBERS = (
+    "messageId", "sourceQueue", "state", "reasonCode", "failedAt", "attempt", "consumerId", "reasonMessage",
+)  # fmt: skip
+"""Members of a row, in the order of ``COLUMNS``."""
 
-BY_QUEUE = (TableColumn("queue", shrinks=True), TableColumn("dead", right=True), TableColumn("parked", right=True))
+BY_QUEUE = (TableColumn("queue"), TableColumn("dead", right=True, alarms=True), TableColumn("parked", right=True))
 
 
 def _cell(row: dict[str, Any], name: str) -> object:
-    return shorten_instant(row[name]) if name == "failedAt" else row[name]
+    return instant_of(row[name]) if name == "failedAt" else row[name]
 
 
 def run_show(args: argparse.Namespace, screen: Screen) -> int:

@@ -158,7 +158,7 @@ def run_check(args: argparse.Namespace, screen: Screen) -> int:
         held = f"{count_text(found['messages'], 'message')} in {count_text(found['records'], 'record')}"
         screen.report(f"{held} of {count_text(found['files'], 'file')}")
         if findings:
-            columns = (TableColumn("kind"), TableColumn("where", shrinks=True), TableColumn("what", shrinks=True))
+            columns = (TableColumn("kind"), TableColumn("where"), TableColumn("what", shrinks=True))
             screen.table(columns, [(one["kind"], one["where"], one["text"]) for one in findings])
         else:
             screen.report("in order: nothing is wrong")

@@ -12,7 +12,7 @@ from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import format_duration
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import TableColumn
+from yirangmq.cli.table import TableColumn, instant_of
 from yirangmq.clock import SystemClock
 from yirangmq.core.errors import BadInput, NotActive, NotFound, Unavailable, Unreachable
 from yirangmq.core.health import DOWN, FAIL, HealthReason, health_reason
@@ -22,20 +22,20 @@ from yirangmq.stores.open import find_wide_permissions
 # -- programs ----------------------------------------------------------------------------------------------------------
 
 PROGRAMS = (
-    TableColumn("program", shrinks=True),
-    TableColumn("addresses", shrinks=True),
-    TableColumn("token"),
+    TableColumn("program"),
+    TableColumn("addresses", shrinks=True, rank=1),
+    TableColumn("token", rank=2),
     TableColumn("takes from", shrinks=True),
     TableColumn("sends to", shrinks=True),
 )
 REFUSED = (
     TableColumn("at"),
-    TableColumn("door"),
+    TableColumn("protocol", rank=3),
     TableColumn("address"),
-    TableColumn("program"),
+    TableColumn("program", rank=1),
     TableColumn("reason"),
-    TableColumn("times", right=True),
-    TableColumn("what was said", shrinks=True),
+    TableColumn("times", right=True, rank=2),
+    TableColumn("error", shrinks=True, rank=4),
 )
 
 
@@ -64,9 +64,8 @@ def _program(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _refused(row: dict[str, Any]) -> tuple[object, ...]:
-    return (
-        row["at"], row["door"], row["address"], row["program"] or "-", row["reason"], row["count"], row["text"],
-    )  # fmt: skip
+    where = row["door"], row["address"], row["program"] or "-"
+    return instant_of(row["at"]), *where, row["reason"], row["count"], row["text"]
 
 
 PROGRAM_COMMANDS = {
@@ -88,11 +87,11 @@ PROGRAM_COMMANDS = {
 
 COLUMNS = (
     TableColumn("peer"),
-    TableColumn("client", shrinks=True),
-    TableColumn("connected", right=True),
-    TableColumn("silent", right=True),
-    TableColumn("pending", right=True),
-    TableColumn("held", right=True),
+    TableColumn("client"),
+    TableColumn("connected", right=True, rank=1),
+    TableColumn("silent", right=True, rank=3),
+    TableColumn("pending", right=True, rank=2),
+    TableColumn("held", right=True, rank=4),
     TableColumn("waits for", shrinks=True),
 )
 

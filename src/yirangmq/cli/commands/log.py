@@ -102,7 +102,7 @@ def _print_findings(screen: Screen, findings: list[Finding]) -> None:
     if not findings:
         screen.report("in order: nothing is wrong")
         return
-    columns = (TableColumn("kind"), TableColumn("where", shrinks=True), TableColumn("what", shrinks=True))
+    columns = (TableColumn("kind"), TableColumn("where"), TableColumn("what", shrinks=True))
     screen.table(columns, [(finding.kind, finding.where, finding.text) for finding in findings])
 
 

@@ -188,9 +188,9 @@ def _report(screen: Screen, findings: list[Finding], *, repairing: bool) -> int:
     else:
         columns = (
             TableColumn("kind"),
-            TableColumn("where", shrinks=True),
+            TableColumn("where"),
             TableColumn("what", shrinks=True),
-            TableColumn("mended"),
+            TableColumn("mended", marks=True),
         )
         rows = [(f.kind, f.where, f.text, "yes" if f.is_repaired else "no") for f in findings]
         screen.table(columns, rows)

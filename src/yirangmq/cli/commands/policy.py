@@ -156,9 +156,9 @@ POLICY_COMMANDS = {
 # -- processor ---------------------------------------------------------------------------------------------------------
 
 COLUMNS = (
-    TableColumn("queue", shrinks=True),
-    TableColumn("from"),
-    TableColumn("integrity"),
+    TableColumn("queue"),
+    TableColumn("from", rank=2),
+    TableColumn("integrity", rank=1),
     TableColumn("checks", shrinks=True),
     TableColumn("hooks", shrinks=True),
 )

@@ -8,10 +8,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import format_duration, shorten_instant
+from yirangmq.cli.arguments import format_duration
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import TableColumn
+from yirangmq.cli.table import Instant, TableColumn, instant_of
 from yirangmq.core import validation
 from yirangmq.core.dispatch import MEANING, Strategy
 from yirangmq.core.errors import BadInput
@@ -22,22 +22,22 @@ from yirangmq.format.envelope import iso
 
 NONE = "none"
 CONSUMERS = (
-    TableColumn("consumer", shrinks=True),
-    TableColumn("registered"),
-    TableColumn("is"),
+    TableColumn("consumer"),
+    TableColumn("registered", rank=2),
+    TableColumn("is", rank=1),
     TableColumn("in flight", right=True),
-    TableColumn("weight", right=True),
+    TableColumn("weight", right=True, rank=3),
 )
 DELIVERIES = (
     TableColumn("begun"),
-    TableColumn("took", right=True),
-    TableColumn("queue", shrinks=True),
-    TableColumn("message", shrinks=True),
-    TableColumn("consumer", shrinks=True),
-    TableColumn("attempt", right=True),
-    TableColumn("status"),
-    TableColumn("became"),
-    TableColumn("reason", shrinks=True),
+    TableColumn("took", right=True, rank=2),
+    TableColumn("queue", rank=1),
+    TableColumn("message"),
+    TableColumn("consumer", rank=1),
+    TableColumn("attempt", right=True, rank=3),
+    TableColumn("status", marks=True),
+    TableColumn("became", rank=4),
+    TableColumn("reason", shrinks=True, rank=3),
 )
 
 
@@ -228,7 +228,7 @@ def _document(row: dict[str, Any]) -> dict[str, Any]:
 def _delivery(row: dict[str, Any]) -> tuple[object, ...]:
     took = "-" if row["endedAt"] is None else format_duration((row["endedAt"] - row["begunAt"]) / 1000)
     who = row["queue"], row["messageId"], row["consumerId"], row["attempt"]
-    return iso(row["begunAt"]), took, *who, row["status"], row["became"], row["reason"] or ""
+    return Instant(row["begunAt"]), took, *who, row["status"], row["became"], row["reason"] or ""
 
 
 DISPATCH_COMMANDS = {
@@ -337,12 +337,12 @@ DISPATCH_COMMANDS = {
 # -- pause, resume and schedules ---------------------------------------------------------------------------------------
 
 COLUMNS = (
-    TableColumn("queue", shrinks=True),
-    TableColumn("name", shrinks=True),
+    TableColumn("queue"),
+    TableColumn("name"),
     TableColumn("cron"),
-    TableColumn("time zone"),
+    TableColumn("time zone", rank=2),
     TableColumn("next"),
-    TableColumn("there"),
+    TableColumn("local time", rank=1),
 )
 
 
@@ -397,9 +397,8 @@ def run_schedules(args: argparse.Namespace, screen: Screen) -> int:
     return output.OK
 
 
-def _cells(row: dict[str, Any]) -> list[str | None]:
-    at = None if row["nextAt"] is None else shorten_instant(row["nextAt"])
-    return [row["queue"], row["name"], row["cron"], row["timezone"], at, row["nextLocal"]]
+def _cells(row: dict[str, Any]) -> list[object]:
+    return [row["queue"], row["name"], row["cron"], row["timezone"], instant_of(row["nextAt"]), row["nextLocal"]]
 
 
 COMMANDS = {

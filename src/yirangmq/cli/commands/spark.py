@@ -27,7 +27,7 @@ def run_doctor(args: argparse.Namespace, screen: Screen) -> int:
         screen.document({"ok": is_well, "checks": [one._asdict() for one in found]})
     else:
         rows = [["ok" if one.is_well else "NO" if one.is_needed else "-", one.what, one.found] for one in found]
-        screen.table([TableColumn(""), TableColumn("what"), TableColumn("found", shrinks=True)], rows)
+        screen.table([TableColumn("", marks=True), TableColumn("what"), TableColumn("found", shrinks=True)], rows)
         screen.report("Spark is ready" if is_well else "Spark is not ready")
     return output.OK if is_well else output.UNHEALTHY
 

@@ -7,13 +7,12 @@ import argparse
 from typing import Any
 
 from yirangmq.cli import arguments, output
-from yirangmq.cli.arguments import shorten_instant
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands import topic_common, topic_io, topic_replay
 from yirangmq.cli.commands.topic_common import record_line
 from yirangmq.cli.output import Screen
 from yirangmq.cli.render import publisher_line, show_subscribers
-from yirangmq.cli.table import TableColumn
+from yirangmq.cli.table import TableColumn, instant_of
 from yirangmq.core.errors import Unavailable
 from yirangmq.core.topic_filter import make_filter
 
@@ -56,13 +55,13 @@ COMMAND = Command(
 # -- list and show -----------------------------------------------------------------------------------------------------
 
 TOPIC_COLUMNS = (
-    TableColumn("topic", shrinks=True),
+    TableColumn("topic"),
     TableColumn("records", right=True),
-    TableColumn("bytes", right=True),
-    TableColumn("topic seq", right=True),
-    TableColumn("sequence", right=True),
+    TableColumn("bytes", right=True, rank=2),
+    TableColumn("topic seq", right=True, rank=4),
+    TableColumn("sequence", right=True, rank=3),
     TableColumn("last at"),
-    TableColumn("per sec", right=True),
+    TableColumn("per sec", right=True, rank=1),
 )
 
 
@@ -116,7 +115,7 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
 
 def _cells(row: dict[str, Any]) -> list[object]:
     names = ("topic", "records", "bytes", "topicSequence", "sequence")
-    return [*(row[name] for name in names), shorten_instant(row["at"]), row["publishedPerSec"]]
+    return [*(row[name] for name in names), instant_of(row["at"]), row["publishedPerSec"]]
 
 
 def _may_follow(row: dict[str, Any], topic: str) -> bool:
