@@ -5,6 +5,7 @@ second) and durations for people."""
 
 import argparse
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from yirangmq.cli.command import QueueArgument

@@ -9,6 +9,7 @@ one call, and several reads are not a consistent snapshot."""
 import argparse
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -23,7 +24,7 @@ from yirangmq.config.default_store import DefaultStore, default_store
 from yirangmq.core.errors import BadInput, NotFound, StoreReadOnly, Unavailable
 from yirangmq.core.message import Counts, Envelope, Message, MessageFailure
 from yirangmq.core.policy import QueuePolicy, read_policy
-from yirangmq.core.ports import Finding, Page, Transaction
+from yirangmq.core.ports import CheckProgress, Finding, Page, Transaction, no_progress
 from yirangmq.core.setting_types import module_names
 from yirangmq.core.states import State
 from yirangmq.fsio.atomic_file import make_folder
@@ -31,6 +32,7 @@ from yirangmq.stores.lock import find_holder, lock_path
 from yirangmq.stores.open import SCHEMES
 
 if TYPE_CHECKING:
+    from yirangmq.cli.progress import ProgressBar
     from yirangmq.client.sync_client import Client
     from yirangmq.wire.messages import ViewParts
 
@@ -48,6 +50,7 @@ SERVER_TIMEOUT_OF_MANY = 60.0
 """Silence timeout with more than one address, in seconds; long enough for a takeover."""
 MAX_SERVER_TIMEOUT = 86_400.0
 MAX_PER_CALL = 10_000
+POLL_SECONDS = 0.5
 NEEDS_FILES = "this needs the files of the store: run it on the server's machine, with --db or --path"
 
 
@@ -130,7 +133,7 @@ class RemoteQueues:
     def run(self, work: Callable[[Transaction], Answer]) -> Answer:
         raise Unavailable(NEEDS_FILES)
 
-    def check(self, *, repair: bool = False) -> Iterator[Finding]:
+    def check(self, *, repair: bool = False, progress: CheckProgress = no_progress) -> Iterator[Finding]:
         raise Unavailable(
             "this needs the store itself; give --direct where its files are, and stop the server to repair"
         )
@@ -241,6 +244,28 @@ def address_of(queues: Queues) -> str | None:
 def topic_subscribers(queues: Queues, site: dict[str, Any]) -> list[Any]:
     """Return the subscribers of a server's topics. ``site`` is the server's status document."""
     return [] if site.get("topics") is None else [*call(queues, "topic_subscribers")]
+
+
+@contextmanager
+def server_progress(
+    args: argparse.Namespace, queues: Queues, show: "ProgressBar", left: Callable[[Queues], int]
+) -> Iterator[None]:
+    """Show the progress of a move that a server runs, from the number of messages left, read on a second connection.
+
+    Does nothing if the store is open here, or if no progress is shown. A move of all has a total; one by filter or ids
+    only a count."""
+    address = address_of(queues)
+    if address is None or not show.is_shown or args.dry_run:
+        yield
+        return
+    from yirangmq.cli.progress import polled
+
+    with connect(cast("RemoteQueues", queues).address, None, read_connection_options(args, os.environ)) as other:
+        before = left(other)
+        if args.all:
+            show.update("", 0, before if args.limit is None else min(before, args.limit))
+        with polled(show, lambda: max(0, before - left(other)), POLL_SECONDS):
+            yield
 
 
 def dead_letters(queues: Queues, progress: Callable[[int, int], None]) -> DeadLetters:

@@ -1,14 +1,12 @@
-"""Output of a command: the table of exit codes, stdout and stderr, and a progress bar.
+"""Output of a command: the table of exit codes, stdout and stderr.
 
 Exit codes are stable; ``docs/cli.md`` is printed from the table. Results go to stdout, notes and errors to stderr.
-With ``--json`` every document is one line, and text for people is left out. The progress bar shows only on a
-terminal, and only for work that takes longer than half a second."""
+With ``--json`` every document is one line, and text for people is left out. Progress is shown by ``cli.progress``."""
 
 import os
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from yirangmq.core.errors import QueueError
@@ -173,77 +171,3 @@ class Screen:
 
     def flush(self) -> None:
         sys.stdout.flush()
-
-
-# -- progress bar ------------------------------------------------------------------------------------------------------
-
-QUIET_SECONDS = 0.5
-"""Delay before the bar appears, in seconds; shorter work shows no bar."""
-STEP_SECONDS = 0.1
-"""Minimum interval between updates of the bar, in seconds."""
-WIDTH = 30
-
-
-class ProgressBar:
-    """Progress bar on stderr. Without a total it prints a count.
-
-    Use: ``with ProgressBar("importing", total, shown=…) as show: … show(done)``."""
-
-    def __init__(self, label: str, total: int | None, *, shown: bool) -> None:
-        self._label = label
-        self._total = total
-        self._shown = shown
-        self._next = time.monotonic() + QUIET_SECONDS
-        self._drawn = False
-
-    def __enter__(self) -> "ProgressBar":
-        return self
-
-    def __call__(self, done: int, text: str = "") -> None:
-        if not self._shown:
-            return
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + STEP_SECONDS
-        self._drawn = True
-        sys.stderr.write(f"\r\x1b[K{self._line(done, text)}")
-        sys.stderr.flush()
-
-    def update(self, phase: str, done: int, total: int) -> None:
-        """Update the bar of work that has several phases, each with its own total."""
-        self._total = total
-        self(done, f"{done:,}/{total:,} {phase}")
-
-    def _line(self, done: int, text: str) -> str:
-        detail = f"  {text}" if text else ""
-        if not self._total:
-            return f"{self._label} {done:,}{detail}"
-        share = min(1.0, done / self._total)
-        filled = round(share * WIDTH)
-        return f"{self._label} [{'#' * filled}{'.' * (WIDTH - filled)}] {share:4.0%}{detail}"
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._drawn:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-
-
-LINE_SECONDS = 10.0
-"""Interval between progress lines, in seconds."""
-
-
-class ProgressLines:
-    """Progress of long work as lines on stderr, for a log or a pipe: at the start of the work, then every 10 s."""
-
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._next = time.monotonic()
-
-    def update(self, phase: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + LINE_SECONDS
-            print(f"{self._label}: {done:,}/{total:,} {phase}", file=sys.stderr, flush=True)

@@ -19,7 +19,7 @@ from yirangmq.core import transitions, validation
 from yirangmq.core.errors import BadInput, StoreError
 from yirangmq.core.message import Counts, Envelope, Message, MessageFailure, sum_of
 from yirangmq.core.policy import QueuePolicy, read_policy
-from yirangmq.core.ports import AddResult, Change, Finding, Page
+from yirangmq.core.ports import AddResult, Change, CheckProgress, Finding, Page, no_progress
 from yirangmq.core.states import UNFINISHED, State
 from yirangmq.format.json_codec import loads
 
@@ -465,7 +465,7 @@ class MemoryStore:
             self.state.condition.wait_for(lambda: self.state.version != self._seen, timeout)
             self._seen = self.state.version
 
-    def check(self, *, repair: bool) -> Iterator[Finding]:
+    def check(self, *, repair: bool, progress: CheckProgress = no_progress) -> Iterator[Finding]:
         """Recount the counters. No other damage is possible in memory."""
         with self.transaction() as work:
             findings = [

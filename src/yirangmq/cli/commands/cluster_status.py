@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 from yirangmq.cli import arguments, output
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.cli.table import TableColumn
 from yirangmq.clock import SystemClock
 from yirangmq.core import validation
@@ -257,7 +258,8 @@ def run_repair(args: argparse.Namespace, screen: Screen) -> int:
     from yirangmq.cluster.etcd.diagnostics import repair
 
     async def mend(etcd: "Etcd", address: "EtcdAddress") -> int:
-        done = await repair(etcd, address, screen.note)
+        with ProgressBar("repairing etcd", shown=screen.shows_progress) as show:
+            done = await repair(etcd, address, lambda text: show.print(lambda: screen.note(text)))
         document = done._asdict()
         document["leftOut"] = list(document.pop("left_out"))
         screen.answer(document | {"freed": done.freed}, repair_text(done))

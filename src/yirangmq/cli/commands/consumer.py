@@ -11,6 +11,7 @@ from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import count_text, format_duration
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.cli.table import TableColumn
 from yirangmq.core import validation
 from yirangmq.core.consumer_registry import SILENT, WISHES
@@ -124,7 +125,8 @@ def run_request(args: argparse.Namespace, screen: Screen) -> int:
         ids = _chosen(args, queues)
         for id in ids:
             queues.consumer_wish(id, request)
-        left = _wait(queues, ids, request, args.wait) if args.wait else []
+        with ProgressBar(f"waiting for {count_text(len(ids), 'consumer')}", shown=screen.shows_progress):
+            left = _wait(queues, ids, request, args.wait) if args.wait else []
     if left:
         raise Unavailable(f"asked to {request}, but not there yet: {', '.join(left)}")
     did = f"asked {count_text(len(ids), 'consumer')} to {request}"

@@ -11,10 +11,12 @@ from itertools import islice
 from typing import Any
 
 from yirangmq.broker.dead_letters import KINDS, DeadLetters
+from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import shorten_instant
 from yirangmq.cli.command import Command
-from yirangmq.cli.output import ProgressBar, Screen
+from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.cli.render import dead_letter_record, dead_letter_row
 from yirangmq.cli.table import TableColumn, instant_of
 from yirangmq.core import validation
@@ -127,7 +129,7 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def run_stats(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.open_read_only(args, screen) as queues:
+    with connection.open_read_only(args, screen) as queues, ProgressBar("counting", shown=screen.shows_progress):
         stats = queues.dead_letters.stats(args.queue)
     if screen.json:
         screen.document({"ok": True, **stats})
@@ -183,8 +185,20 @@ def _chosen(args: argparse.Namespace) -> dict[str, Any]:
 def _open_dead_letters(args: argparse.Namespace, screen: Screen) -> Iterator[DeadLetters]:
     """Open the dead letters. A command without a selection is refused before it creates a store."""
     validation.check_selection(args.filter, args.id, all=args.all)
-    with connection.open_or_create(args) as queues, ProgressBar(args.verb, None, shown=screen.shows_progress) as show:
-        yield connection.dead_letters(queues, lambda done, total: show(done, f"of {total:,}"))
+    label = {"redrive": "redriving", "requeue": "redriving", "purge": "purging"}.get(args.verb, "parking")
+    with (
+        connection.open_or_create(args) as queues,
+        ProgressBar(label, shown=screen.shows_progress, unit="messages") as show,
+        connection.server_progress(args, queues, show, lambda remote: _left(remote, args)),
+    ):
+        yield connection.dead_letters(queues, lambda done, total: show.update("", done, total))
+
+
+def _left(queues: Queues, args: argparse.Namespace) -> int:
+    """Return the number of dead letters that a move may still have before it."""
+    counts = [queues.counts(source) for source in queues.dead_letters.sources(args.queue)]
+    states = KINDS[args.state] if "state" in args else KINDS["dead"]
+    return sum(getattr(count, state.value) for count in counts for state in states)
 
 
 def _report(args: argparse.Namespace, screen: Screen, did: str, moved: MoveResult) -> int:

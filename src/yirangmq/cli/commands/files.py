@@ -14,6 +14,7 @@ from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.cli.table import TableColumn
 from yirangmq.clock import SystemClock, zone_or_local
 from yirangmq.core import validation
@@ -145,12 +146,13 @@ def _in_short(record: dict[str, Any]) -> str:
 
 
 def run_check(args: argparse.Namespace, screen: Screen) -> int:
-    if args.folder:
-        found = check_document(check(_folder(args), None))
-    else:
-        found = _call_or_run_locally(
-            args, "files_check", {}, lambda root, queues: check_document(check(root, queues.read))
-        )
+    with ProgressBar("checking", shown=screen.shows_progress):
+        if args.folder:
+            found = check_document(check(_folder(args), None))
+        else:
+            found = _call_or_run_locally(
+                args, "files_check", {}, lambda root, queues: check_document(check(root, queues.read))
+            )
     findings = found["findings"]
     if screen.json:
         screen.document({"ok": not findings, **found})
@@ -188,7 +190,8 @@ def run_housekeep(args: argparse.Namespace, screen: Screen) -> int:
         return housekeeping_document(facts, dry_run=args.dry_run)
 
     given = {"dry_run": args.dry_run, **({} if days is None else {"days": days})}
-    found = _call_or_run_locally(args, "files_housekeep", given, run_locally)
+    with ProgressBar("removing days", shown=screen.shows_progress):
+        found = _call_or_run_locally(args, "files_housekeep", given, run_locally)
     would = "would go" if args.dry_run else "went"
     lines = [f"{count_text(len(found['removed']), 'day')} {would}, {found['freedBytes']:,} bytes"]
     lines += [f"  {would}: {day}" for day in found["removed"]]

@@ -15,7 +15,8 @@ from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands.topic_common import record_line
 from yirangmq.cli.local_topics import cursor_positions
-from yirangmq.cli.output import ProgressBar, Screen
+from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.cli.table import TableColumn
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound
@@ -58,8 +59,9 @@ def run_check(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _checked(view: SegmentView, screen: Screen) -> LogCheckResult:
-    with ProgressBar("checking", sum(segment.size for segment in view.chain), shown=screen.shows_progress) as show:
-        return check(view, lambda done, total: show(done, f"{done / 1e6:,.0f} MB"))
+    size = sum(segment.size for segment in view.chain)
+    with ProgressBar("checking", size, shown=screen.shows_progress, unit="MB") as show:
+        return check(view, lambda done, total: show(done, round(done / 1e6)))
 
 
 def run_repair(args: argparse.Namespace, screen: Screen) -> int:
@@ -67,7 +69,10 @@ def run_repair(args: argparse.Namespace, screen: Screen) -> int:
         return run_check(args, screen)
     if not has_segments(args.folder):
         raise NotFound(f"there is no log in {args.folder}", field="folder")  # ``SegmentLog`` would create one
-    with SegmentLog(args.folder, known=cursor_positions(Path(args.folder))) as log:
+    with (
+        ProgressBar("repairing", shown=screen.shows_progress),
+        SegmentLog(args.folder, known=cursor_positions(Path(args.folder))) as log,
+    ):
         done = [*log.notes, *log.mend()]
     view = SegmentView(args.folder)
     return _report(screen, view, _checked(view, screen), done)
@@ -157,11 +162,11 @@ def _dump_frames(
     first = view.first if start is None else start
     total = view.reader().count(first, None if last is None else last + 1, wanted)
     done = 0
-    with ProgressBar("dumping", total, shown=screen.shows_progress) as show:
+    with ProgressBar("dumping", total, shown=screen.shows_progress, unit="records") as show:
         for part in view.reader().frames(first, None if last is None else last + 1, wanted):
             screen.write(part.data)
             done += part.records
-            show(done, f"{done:,} records")
+            show(done)
     return output.OK
 
 

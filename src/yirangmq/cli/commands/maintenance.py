@@ -7,12 +7,14 @@ import argparse
 from collections import Counter
 from typing import Any
 
+from yirangmq.broker import message_moves
 from yirangmq.broker.message_moves import BACKLOG
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.cli.table import TableColumn
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound, QueueError, StoreBusy, StoreDamaged, WrongState
@@ -92,7 +94,8 @@ def _drop_queue(args: argparse.Namespace, screen: Screen, queues: Queues) -> int
         )
     count = sum(getattr(counts, state.value) for state in STORED_STATES)
     if not args.dry_run:
-        queues.delete_queue(args.queue)
+        with ProgressBar("dropping", shown=screen.shows_progress):
+            queues.delete_queue(args.queue)
     value = {"did": "dropped", "queue": args.queue, "count": count, "wholeQueue": True, "dryRun": args.dry_run}
     screen.answer(value, f"{_did(args, 'dropped')}: queue {args.queue} with {count_text(count, 'message')}")
     return output.OK
@@ -120,10 +123,23 @@ def purge_options(parser: argparse.ArgumentParser) -> None:
 def run_purge(args: argparse.Namespace, screen: Screen) -> int:
     names = ("filter", "all", "state", "limit", "dry_run")
     with connection.open_existing(args) as queues:
-        moved = queues.purge(args.queue, **{name: getattr(args, name) for name in names})
+        given = {name: getattr(args, name) for name in names}
+        with (
+            ProgressBar("purging", shown=screen.shows_progress, unit="messages") as show,
+            connection.server_progress(args, queues, show, lambda remote: _backlog(remote, args)),
+        ):
+            if connection.address_of(queues) is None:
+                moved = message_moves.purge(queues, args.queue, **given, progress=lambda *step: show.update("", *step))
+            else:
+                moved = queues.purge(args.queue, **given)
     value = {"did": "purged", "queue": args.queue, "count": moved.count, "ids": moved.ids, "dryRun": args.dry_run}
     screen.answer(value, f"{_did(args, 'purged')}: {count_text(moved.count, 'message')} of {args.queue}")
     return output.OK
+
+
+def _backlog(queues: Queues, args: argparse.Namespace) -> int:
+    counts = queues.counts(args.queue)
+    return sum(getattr(counts, state.value) for state in BACKLOG[args.state])
 
 
 # -- sweep ----------------------------------------------------------------------------------------------------------
@@ -137,8 +153,9 @@ def run_sweep(args: argparse.Namespace, screen: Screen) -> int:
         text = ", ".join(f"{number:,} {state}" for state, number in due.items()) or "nothing"
         screen.answer({"did": "swept", "count": count, "byState": due, "dryRun": True}, f"due to move: {text}")
         return output.OK
-    with connection.open_or_create(args) as queues:
-        count = queues.sweep()
+    bar = ProgressBar("sweeping", shown=screen.shows_progress, unit="changes")
+    with connection.open_or_create(args) as queues, bar as show:
+        count = queues.sweep(show) if connection.address_of(queues) is None else queues.sweep()
     screen.answer({"did": "swept", "count": count, "dryRun": False}, f"swept: {count_text(count, 'change')}")
     return output.OK
 
@@ -157,7 +174,9 @@ def _due(queues: Queues) -> dict[str, int]:
 
 def run_check(args: argparse.Namespace, screen: Screen) -> int:
     with connection.open_existing(args, bypass_server=True) as queues:
-        found = [*queues.check(), *find_wide_permissions(connection.store_location(args).url)]
+        with ProgressBar("checking", shown=screen.shows_progress) as show:
+            found = [*queues.check(progress=show.update)]
+        found += find_wide_permissions(connection.store_location(args).url)
         return _report(screen, found, repairing=False)
 
 
@@ -165,17 +184,20 @@ def run_repair(args: argparse.Namespace, screen: Screen) -> int:
     server = connection.server_of(connection.store_location(args), args)
     if server and not args.dry_run:
         raise StoreBusy(f"a server holds this store, at {server}; stop it first", field="store")
-    return _report(screen, _repair(args), repairing=not args.dry_run)
+    with ProgressBar("repairing", shown=screen.shows_progress) as show:
+        found = _repair(args, show)
+    return _report(screen, found, repairing=not args.dry_run)
 
 
-def _repair(args: argparse.Namespace) -> list[Finding]:
+def _repair(args: argparse.Namespace, show: ProgressBar) -> list[Finding]:
     try:
         with connection.open_existing(args, bypass_server=True) as queues:
-            found = queues.check(repair=not args.dry_run)
+            found = queues.check(repair=not args.dry_run, progress=show.update)
             return [*found, *find_wide_permissions(connection.store_location(args).url, repair=not args.dry_run)]
     except StoreDamaged:
         if args.dry_run:
             raise
+        show.update("salvage", 0, 0)
         return salvage_store(connection.store_location(args).url)  # the store cannot even be opened
 
 

@@ -10,6 +10,7 @@ from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import format_duration
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.core.alert_rules import KEYS_DIFFER
 from yirangmq.core.errors import Unavailable, Unreachable, WrongState
 from yirangmq.failover.state_file import read_history
@@ -79,7 +80,8 @@ def run_switch(args: argparse.Namespace, screen: Screen) -> int:
     if now["role"] == "ACTIVE" and peer is None:
         raise WrongState("the peer was never heard: there is no standby to hand over to", field="switch")
     target = peer["node"] if now["role"] == "ACTIVE" else now["node"]
-    found = _order_switch(args, target)
+    with ProgressBar(f"switching to {target}", shown=screen.shows_progress):
+        found = _order_switch(args, target)
     active = found["node"] if found["role"] == "ACTIVE" else found["peer"]["node"]
     text = f"{active} is active in term {found['term']}, after {found['seconds']:g} s"
     for queue, count in found["left"].items():
@@ -146,7 +148,8 @@ def adopt_options(parser: argparse.ArgumentParser) -> None:
 def run_adopt(args: argparse.Namespace, screen: Screen) -> int:
     scheme, _, path = args.source.partition(":")
     source = f"{scheme}:{Path(path).absolute()}" if path else args.source
-    found = _call(args, "pair_adopt", store=source, node=args.node, dry_run=args.dry_run)
+    with ProgressBar("adopting", shown=screen.shows_progress):
+        found = _call(args, "pair_adopt", store=source, node=args.node, dry_run=args.dry_run)
     verb = "would be adopted" if args.dry_run else "adopted"
     text = f"{found['messages']} messages {verb}, {found['known']} were known here"
     screen.answer(found, "\n".join([text, *(f"  {queue}: {count}" for queue, count in found["adopted"].items())]))

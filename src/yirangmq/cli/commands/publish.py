@@ -13,7 +13,8 @@ from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import attribute
 from yirangmq.cli.command import Command
 from yirangmq.cli.lines import InputLine, line_batches
-from yirangmq.cli.output import ProgressBar, Screen
+from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.core.errors import BadInput, TooLarge
 from yirangmq.core.policy import MAX_BODY
 from yirangmq.core.ports import AddResult
@@ -199,13 +200,13 @@ def _publish_lines(args: argparse.Namespace, queues: Queues, screen: Screen) -> 
             size = Path(args.file).stat().st_size
             _check_lines(args, queues, stream)
             stream.seek(0)
-        with ProgressBar("publishing", size, shown=screen.shows_progress) as show:
+        with ProgressBar("publishing", size, shown=screen.shows_progress, unit="lines") as show:
             read = 0
             for batch in line_batches(stream, MAX_LINE_BYTES):
                 for stored in _publish_batch(args, queues, batch, total["published"]):
                     total["duplicates" if stored.duplicate else "refused" if stored.refused else "published"] += 1
                 read += sum(len(line.text) + 1 for line in batch)
-                show(read if size else batch[-1].number, f"{batch[-1].number:,} lines")
+                show(read if size else batch[-1].number, batch[-1].number)
     text = f"published {total['published']:,} to {args.queue}"
     if total["duplicates"]:
         text += f", {total['duplicates']:,} known already"

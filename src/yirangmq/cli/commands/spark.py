@@ -6,6 +6,7 @@ from yirangmq.cli import output
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands.pipeline import common
 from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.cli.table import TableColumn
 
 
@@ -44,7 +45,8 @@ def run_warmup(args: argparse.Namespace, screen: Screen) -> int:
         gone = environment.remove()
         screen.answer({"removed": gone}, f"removed {gone} files" if gone else "there was nothing to remove")
         return output.OK
-    made = environment.make_archive()
+    with ProgressBar("loading the classes of Spark", shown=screen.shows_progress):
+        made = environment.make_archive()
     screen.answer(
         {"file": str(made.path), "bytes": made.size},
         f"made {made.path} ({made.size >> 20} MB); every session of yirangmq's own starts with it from now on",

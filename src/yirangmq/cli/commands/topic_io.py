@@ -17,7 +17,8 @@ from yirangmq.cli.commands import topic_common
 from yirangmq.cli.commands.consume import stopping_on_signals
 from yirangmq.cli.commands.topic_common import header_of, moment_of, sequence_of, show_records
 from yirangmq.cli.lines import InputLine, line_batches
-from yirangmq.cli.output import ProgressBar, Screen
+from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.client.sync_client import ClientTopics
 from yirangmq.client.values import Event, LostRecords, Missing, NewEpoch, Receipt, TopicRecord
 from yirangmq.core import validation
@@ -135,13 +136,13 @@ def _publish_lines(
                 _build_record(make, name, line, 0)
     count = read = resent = 0
     receipts: list[Receipt] = []
-    with ProgressBar("publishing", size, shown=screen.shows_progress) as show:
+    with ProgressBar("publishing", size, shown=screen.shows_progress, unit="records") as show:
         for name, batch in _batches(args.file):
             receipts = [*topics.publish_many([_build_record(make, name, line, count) for line in batch])]
             count += len(receipts)
             resent += sum(receipt.resent for receipt in receipts)
             read += sum(len(line.text) + 1 for line in batch)
-            show(read if size else count, f"{count:,} records")
+            show(read if size else count, count)
     last = receipts[-1].sequence if receipts else None
     text = f"published {count_text(count, 'record')}" + (f", the last is {last}" if last else "")
     if resent:

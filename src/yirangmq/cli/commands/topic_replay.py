@@ -14,7 +14,8 @@ from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands import topic_common
 from yirangmq.cli.commands.topic_common import moment_of, sequence_of, show_records
-from yirangmq.cli.output import ProgressBar, Screen
+from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.client.sync_client import ClientTopics
 from yirangmq.client.values import TopicRecord
 from yirangmq.core import validation
@@ -109,7 +110,8 @@ def _replay(
 ) -> tuple[int, int]:
     count = known = 0
     total = max(0, span.last - span.first + 1)
-    with ProgressBar("replaying", total, shown=screen.shows_progress and (bool(args.to) or args.dry_run)) as show:
+    shown = screen.shows_progress and (bool(args.to) or args.dry_run)
+    with ProgressBar("replaying", total, shown=shown, unit="records") as show:
         for batch, after in _pages(topics, args.topics, span):
             try:
                 known += put(span.epoch, batch)
@@ -118,7 +120,7 @@ def _replay(
                 text = f"{error}; {count} were replayed, go on with --from-seq {began}"
                 raise type(error)(text, field=error.field) from None
             count += len(batch)
-            show(after - span.first, f"{count:,} records")
+            show(after - span.first, count)
     return count, known
 
 
@@ -187,7 +189,8 @@ def run_trim(args: argparse.Namespace, screen: Screen) -> int:
         raise BadInput("give one of: --before-seq N, --before-time TIME", field="--before-seq")
     with topic_common.open_topics(args) as topics:
         sequence = at_time(topics, moment) if moment is not None else before or 0
-        done = topics.trim(sequence, dry_run=args.dry_run)
+        with ProgressBar("trimming", shown=screen.shows_progress):
+            done = topics.trim(sequence, dry_run=args.dry_run)
         late = [row["name"] for row in topics.subscribers() if row["name"] and row["confirmed"] + 1 < done["first"]]
     value = {"before": sequence, "segments": done["segments"], "bytes": done["size"], "first": done["first"]}
     verb = "would give up" if args.dry_run else "gave up"

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from yirangmq.cli.command import Command
-from yirangmq.cli.output import ProgressBar, ProgressLines, Screen
+from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar, ProgressLines
 from yirangmq.config.config import load
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, QueueError
@@ -73,7 +74,7 @@ def _is_survived(report: PowerCutReport) -> bool:
 def _progress(label: str, args: argparse.Namespace) -> Iterator[Progress]:
     """Show progress on stderr: as a bar on a terminal, otherwise as lines, or not at all with --json."""
     if sys.stderr.isatty():
-        with ProgressBar(label, None, shown=True) as bar:
+        with ProgressBar(label, shown=True) as bar:
             yield bar.update
     else:
         yield no_progress if getattr(args, "json", False) else ProgressLines(label).update

@@ -15,7 +15,8 @@ from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
-from yirangmq.cli.output import ProgressBar, Screen
+from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.core.errors import BadInput, StoreError, StoreFull, StoreReadOnly, Unavailable
 from yirangmq.fsio.atomic_file import sync_folder
 from yirangmq.fsio.input_file import open_input
@@ -47,10 +48,11 @@ def run_export(args: argparse.Namespace, screen: Screen) -> int:
             raise Unavailable(connection.NEEDS_FILES)
         _wait_for_server(queues)
         total = export_import.total(queues, args.queue or None)
-        with _output(args) as stream, ProgressBar("exporting", total, shown=screen.shows_progress) as show:
-            done = export_import.export(
-                queues, stream.write, args.queue or None, lambda messages, _: show(messages, f"{messages:,} messages")
-            )
+        with (
+            _output(args) as stream,
+            ProgressBar("exporting", total, shown=screen.shows_progress, unit="messages") as show,
+        ):
+            done = export_import.export(queues, stream.write, args.queue or None, lambda messages, _: show(messages))
     text = f"exported {count_text(done.messages, 'message')} of {count_text(len(done.queues), 'queue')}"
     if args.file == "-":
         screen.note(text)
@@ -99,14 +101,14 @@ def run_import(args: argparse.Namespace, screen: Screen) -> int:
             connection.open_read_only(args, screen, bypass_server=True)
             if args.dry_run
             else connection.open_or_create(args, bypass_server=True) as queues,
-            ProgressBar("importing", size, shown=screen.shows_progress) as show,
+            ProgressBar("importing", size, shown=screen.shows_progress, unit="messages") as show,
         ):
             done = export_import.load(
                 queues,
                 _lines(stream),
                 policies=args.policies,
                 dry_run=args.dry_run,
-                progress=lambda messages, read: show(read if size else messages, f"{messages:,} messages"),
+                progress=lambda messages, read: show(read if size else messages, messages),
             )
     value = {
         "queues": done.queues,

@@ -34,7 +34,7 @@ from yirangmq.core.errors import (
     WrongState,
 )
 from yirangmq.core.policy import RETRY_AFTER
-from yirangmq.core.ports import Finding
+from yirangmq.core.ports import CheckProgress, Finding, no_progress
 from yirangmq.stores.etcd.state import EtcdState, EtcdTransaction, RecordingUndoLog, encode_changes, read_state
 
 Answer = TypeVar("Answer")
@@ -254,7 +254,7 @@ class EtcdStore:
             self._condition.wait_for(lambda: self._version != self._seen, timeout)
             self._seen = self._version
 
-    def check(self, *, repair: bool) -> Iterator[Finding]:
+    def check(self, *, repair: bool, progress: CheckProgress = no_progress) -> Iterator[Finding]:
         """Recount the counters. Values that cannot be parsed were refused when this process became leader."""
         findings: list[Finding] = []
         with self.transaction(write=repair) as work:

@@ -222,8 +222,11 @@ class StoreCheck:
 
     ``index_builder`` is the correct index after every repair has run."""
 
-    def __init__(self, store_root: StoreRoot) -> None:
+    def __init__(self, store_root: StoreRoot, progress: Callable[[int], None] = lambda done: None) -> None:
+        """``progress`` gets the number of files that were checked, after each folder."""
         self._root = store_root.root
+        self._progress = progress
+        self._checked_files = 0
         self._policies = Policies(store_root.root)
         self.batch = FileBatch(store_root)
         self.index_builder = IndexBuilder()
@@ -301,6 +304,8 @@ class StoreCheck:
                     yield from self._check_row(row, top, f"{top}/{below}", contents)
                 else:
                     self._add_row(row, top)
+            self._checked_files += len(names)
+            self._progress(self._checked_files)
         yield from self._check_groups()
         yield from self._check_temps(folder)
         metadata_check = MetadataCheck(folder, self.index_builder, self._problem_builder, self._row_of)

@@ -27,7 +27,9 @@ from time import monotonic
 
 from yirangmq.core.backoff import Backoff
 from yirangmq.core.errors import StoreBusy, StoreError, StoreFull
-from yirangmq.core.ports import Finding
+from yirangmq.core.message import Counts
+from yirangmq.core.ports import CheckProgress, Finding, no_progress
+from yirangmq.core.states import STORED_STATES
 from yirangmq.fsio.disk import Disk, isdir, read_bytes
 from yirangmq.fsio.errors import os_errors_translated
 from yirangmq.fsio.lock import lock_within, unlock
@@ -409,11 +411,18 @@ class FilesStore:
 
     # -- check and statistics -------------------------------------------------------------------------------------
 
-    def check(self, *, repair: bool) -> Iterator[Finding]:
+    def check(self, *, repair: bool, progress: CheckProgress = no_progress) -> Iterator[Finding]:
         if self._closed:
             raise StoreError("the store is closed")
         with os_errors_translated(self._path), self._locked(shared=False):
-            findings = self._recovery().check(trusted=self._index.load(), repair=repair)
+            is_trusted = self._index.load()
+            totals = self._index.totals() if is_trusted else Counts()
+            expected = sum(getattr(totals, state.value) for state in STORED_STATES)
+
+            def report(done: int) -> None:
+                progress("", done, expected if done <= expected else 0)
+
+            findings = self._recovery().check(trusted=is_trusted, repair=repair, progress=report)
         yield from findings
 
     def used_bytes(self) -> int:

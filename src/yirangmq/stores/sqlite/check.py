@@ -15,7 +15,7 @@ from itertools import pairwise
 import apsw
 
 from yirangmq.core.errors import BadInput
-from yirangmq.core.ports import Finding
+from yirangmq.core.ports import CheckProgress, Finding, no_progress
 from yirangmq.core.states import State
 from yirangmq.format.json_codec import loads
 from yirangmq.stores.sqlite.corrupt_rows import move_to_dead_letters, unreadable
@@ -234,16 +234,19 @@ INSERT INTO ready SELECT queue, target, rank, place, seq, attempt, leases, expir
 FROM life WHERE seq = ?"""
 
 
-def check(db: apsw.Connection, *, repair: bool) -> Iterator[Finding]:
+def check(db: apsw.Connection, *, repair: bool, progress: CheckProgress = no_progress) -> Iterator[Finding]:
     """Run all checks in one transaction; repair each finding if ``repair`` is set. A ``DAMAGED`` file is reported and
     not changed."""
-    damage = _damage(db)
+    damage = _damage(db, progress)
     if damage:
         yield from (Finding(DAMAGED, "file", text) for text in damage)
         return
     db.execute("BEGIN IMMEDIATE" if repair else "BEGIN")
     try:
-        findings = [finding for run_check in _CHECKS for finding in run_check(db, repair)]
+        findings: list[Finding] = []
+        for number, run_check in enumerate(_CHECKS, 1):
+            progress(f"consistency, step {number} of {len(_CHECKS)}", 0, 0)
+            findings.extend(run_check(db, repair))
         db.execute("COMMIT")
     except BaseException:
         db.execute("ROLLBACK")
@@ -251,8 +254,9 @@ def check(db: apsw.Connection, *, repair: bool) -> Iterator[Finding]:
     yield from findings
 
 
-def _damage(db: apsw.Connection) -> list[str]:
+def _damage(db: apsw.Connection, progress: CheckProgress) -> list[str]:
     """Return the lines that SQLite reports about its pages, or the tables with text that does not decode."""
+    progress("pages and indexes", 0, 0)
     try:
         reported = [row[0] for row in db.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
     except (apsw.CorruptError, apsw.SQLError) as error:
@@ -261,6 +265,7 @@ def _damage(db: apsw.Connection) -> list[str]:
     if found:
         return found
     for table, columns in _NARROW.items():
+        progress(f"table {table}", 0, 0)
         try:
             for _ in db.execute(f"SELECT {columns} FROM {table}"):
                 pass

@@ -25,7 +25,7 @@ from typing import cast
 import apsw
 
 from yirangmq.core.errors import StoreBusy
-from yirangmq.core.ports import Finding
+from yirangmq.core.ports import CheckProgress, Finding, no_progress
 from yirangmq.fsio.disk import Disk
 from yirangmq.fsio.errors import as_store_error
 from yirangmq.stores.sqlite import sql
@@ -409,10 +409,10 @@ class ServedSqliteStore(SqliteStore):
 
     # -- the whole store ------------------------------------------------------------------------------------------
 
-    def check(self, *, repair: bool) -> Iterator[Finding]:
+    def check(self, *, repair: bool, progress: CheckProgress = no_progress) -> Iterator[Finding]:
         with self._lock:
             self._commit_pending()
-            yield from super().check(repair=repair)
+            yield from super().check(repair=repair, progress=progress)
 
     def _salvage(self) -> list[Finding]:
         has_checkpointer = self._checkpointer is not None

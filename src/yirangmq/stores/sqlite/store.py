@@ -18,7 +18,7 @@ from types import TracebackType
 import apsw
 
 from yirangmq.core.errors import StoreBusy, StoreError
-from yirangmq.core.ports import Finding
+from yirangmq.core.ports import CheckProgress, Finding, no_progress
 from yirangmq.stores.file_watch import FileWatch
 from yirangmq.stores.reserve import HISTORY_PARTS, sqlite_reserve, trim_history
 from yirangmq.stores.sqlite.connection import (
@@ -308,14 +308,15 @@ class SqliteStore:
     def wait(self, timeout: float) -> None:
         self._watch.wait(timeout)
 
-    def check(self, *, repair: bool) -> Iterator[Finding]:
+    def check(self, *, repair: bool, progress: CheckProgress = no_progress) -> Iterator[Finding]:
         from yirangmq.stores.sqlite.check import DAMAGED, check
 
         with self._lock, sqlite_errors_translated(self._db, self._path):
             if repair:
                 self._cache = StoreCache()
-            findings = list(check(self._db, repair=repair))
+            findings = list(check(self._db, repair=repair, progress=progress))
             if repair and any(finding.kind == DAMAGED for finding in findings):
+                progress("salvage", 0, 0)
                 findings = self._salvage()
             yield from findings
 
