@@ -5,7 +5,6 @@ second) and durations for people."""
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from yirangmq.cli.command import QueueArgument
@@ -110,16 +109,16 @@ def state(parser: argparse.ArgumentParser, default: State) -> None:
 
 
 def dry_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="say what would happen and change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="report what would happen and change nothing")
 
 
 def consumer(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--consumer-id", metavar="NAME", help="who is asking (default: host and process)")
+    parser.add_argument("--consumer-id", metavar="NAME", help="name of this consumer (default: host and process)")
 
 
 def leases(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("leases", nargs="+", metavar="LEASE", help="lease id, as 'consume --no-ack' prints it")
-    parser.add_argument("--consumer-id", metavar="NAME", help="refuse if the lease belongs to another consumer")
+    parser.add_argument("--consumer-id", metavar="NAME", help="refuse leases of another consumer")
 
 
 # -- values ------------------------------------------------------------------------------------------------------------

@@ -27,26 +27,27 @@ PIPE_CLOSED = 141
 TERMINATED = 143
 
 EXIT_MEANINGS: dict[int, str] = {
-    OK: "it worked",
-    1: "a fault in yirangmq itself, please report it; of `torture`: something was lost, or its time was over first; of "
-    "`pipeline`: Spark, or a step, failed while it ran",
-    2: "bad input: a wrong option, name, document, policy or filter, or a message that the queue's processor refuses; "
-    "nothing was changed",
-    3: "there is no such message, queue, record or store",
-    4: "the message is in another state, or the lease is no longer in force",
-    5: "the store refused: full, read-only, damaged, newer than this version, busy, another feed, or a payload that is "
-    "not what was sent",
-    EMPTY: "there was nothing to consume (only with `consume --fail-empty`)",
-    REFUSED: "published, but refused by its schema: it lies among the dead letters",
-    8: "an optional package is missing; the text says which",
+    OK: "success",
+    1: "internal error, please report it; of `torture`: something was lost, or the time limit was reached; of "
+    "`pipeline`: Spark or a step failed",
+    2: "bad input: a wrong option, name, document, policy or filter, or a message that the processor of its queue "
+    "rejects; nothing was changed",
+    3: "no such message, queue, record or store",
+    4: "the message is in another state, or the lease is no longer valid",
+    5: "the store refused: full, read-only, damaged, newer than this version, busy or of another feed; or a "
+    "payload differs from what was sent",
+    EMPTY: "nothing to consume (only with `consume --fail-empty`)",
+    REFUSED: "published, but rejected by its schema: it is in the dead-letter queue",
+    8: "an optional package is missing; the text names it",
     9: "not allowed: a wrong or missing token, or a host name that is not in `http_hosts`; or TLS failed: a "
-    "certificate that does not verify, or only one side speaks TLS",
-    10: "the server cannot be reached (of `health`: down), is the standby of a pair, or takes no more now, or a hook "
-    "failed; try again later",
-    UNHEALTHY: "the server or the store is not well (of `health`), or a sink did not take a notice (of `alert test`)",
-    12: "a server cannot listen: an address is in use, or not to be had; the text names the setting, and who has it",
+    "certificate that does not verify, or only one side uses TLS",
+    10: "the server cannot be reached (of `health`: down), is the standby of a pair, accepts no more requests "
+    "now, or a hook failed; try again later",
+    UNHEALTHY: "the server or the store has a fault (of `health`), or a sink rejected a notice (of `alert test`)",
+    12: "a server cannot listen: an address is in use or not available; the text names the setting and the "
+    "process that uses it",
     INTERRUPTED: "interrupted with Ctrl-C",
-    PIPE_CLOSED: "whoever read the output has gone, as with `| head`",
+    PIPE_CLOSED: "the reader of the output closed it, as with `| head`",
     TERMINATED: "stopped by SIGTERM",
 }
 

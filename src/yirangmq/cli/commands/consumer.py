@@ -34,7 +34,7 @@ COLUMNS = (
 
 
 def list_options(parser: argparse.ArgumentParser) -> None:
-    arguments.queue(parser, needed=False, what="only those that work on this queue")
+    arguments.queue(parser, needed=False, what="only consumers of this queue")
     arguments.store(parser)
 
 
@@ -46,9 +46,13 @@ def status_options(parser: argparse.ArgumentParser) -> None:
 def request_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("ids", nargs="*", metavar="ID", help="consumer id, as 'consumer list' prints it")
     arguments.queue_filter(parser, "all consumers of this queue")
-    parser.add_argument("--all", action="store_true", help="all of them")
+    parser.add_argument("--all", action="store_true", help="all consumers")
     parser.add_argument(
-        "--wait", type=float, default=0, metavar="SECONDS", help="wait so long until they have done it (default: 0)"
+        "--wait",
+        type=float,
+        default=0,
+        metavar="SECONDS",
+        help="time to wait until they have followed the request (default: 0)",
     )
     arguments.store(parser)
 
@@ -64,7 +68,7 @@ def run_list(args: argparse.Namespace, screen: Screen) -> int:
     elif consumers:
         screen.table(COLUMNS, [_row(consumer) for consumer in consumers])
     else:
-        screen.note("no consumer process tells of itself here")
+        screen.note("no consumer process reports here")
     return output.OK
 
 
@@ -164,20 +168,20 @@ def _request_command(about: str, examples: tuple[tuple[str, str], ...]) -> Comma
 
 COMMANDS = {
     "consumer": Command(
-        about="See and steer consumer processes: those started with 'yirangmq consume --handler' or '--exec', and "
-        "programs that use yirangmq.Consumer. Each tells of itself every second and follows what is asked of it "
-        "within a second.",
+        about="List and control consumer processes: those started with 'yirangmq consume --handler' or '--exec', "
+        "and programs that use yirangmq.Consumer. Each reports every second and follows a request within a "
+        "second.",
         examples=(
-            ("who is at work", "yirangmq consumer list"),
-            ("stop taking messages for a while", "yirangmq consumer pause --queue mail"),
-            ("end one in good order, and wait for it", "yirangmq consumer drain box-4711 --wait 60"),
+            ("the consumers", "yirangmq consumer list"),
+            ("stop leasing messages for a while", "yirangmq consumer pause --queue mail"),
+            ("drain one, and wait until it has ended", "yirangmq consumer drain box-4711 --wait 60"),
         ),
         subcommands={
             "list": (
-                "list them",
+                "list the consumer processes",
                 Command(
-                    about="List the consumer processes. One that was not heard of for ten seconds is silent; it is "
-                    "forgotten after an hour.",
+                    about="List the consumer processes. One that has not reported for ten seconds is silent; "
+                    "after an hour it is no longer listed.",
                     examples=(
                         ("those of one queue", "yirangmq consumer list --queue mail"),
                         ("for programs", "yirangmq consumer list --json"),
@@ -187,9 +191,9 @@ COMMANDS = {
                 ),
             ),
             "status": (
-                "see one",
+                "print the report of a consumer",
                 Command(
-                    about="See all that is known of one consumer process.",
+                    about="Print the latest report of one consumer process.",
                     examples=(
                         ("for people", "yirangmq consumer status box-4711"),
                         ("for programs", "yirangmq consumer status box-4711 --json"),
@@ -199,20 +203,23 @@ COMMANDS = {
                 ),
             ),
             "pause": (
-                "ask them to take no messages for now",
+                "ask consumers to lease no messages for now",
                 _request_command(
-                    "Ask consumer processes to take no more messages. What is in work goes on; what was not begun goes "
-                    "back in line.",
+                    "Ask consumer processes to lease no more messages. Messages in process are finished; those "
+                    "not begun are released.",
                     (
                         ("one", "yirangmq consumer pause box-4711"),
-                        ("all of a queue, and wait for them", "yirangmq consumer pause --queue mail --wait 5"),
+                        (
+                            "all consumers of a queue, and wait for them",
+                            "yirangmq consumer pause --queue mail --wait 5",
+                        ),
                     ),
                 ),
             ),
             "resume": (
-                "ask them to go on",
+                "ask paused consumers to continue",
                 _request_command(
-                    "Ask paused consumer processes to go on.",
+                    "Ask paused consumer processes to lease messages again.",
                     (
                         ("one", "yirangmq consumer resume box-4711"),
                         ("all", "yirangmq consumer resume --all"),
@@ -220,11 +227,11 @@ COMMANDS = {
                 ),
             ),
             "drain": (
-                "ask them to finish and end",
+                "ask consumers to finish and exit",
                 _request_command(
-                    "Ask consumer processes to take no more messages, finish what is in work, and end.",
+                    "Ask consumer processes to lease no more messages, finish those in process, and exit.",
                     (
-                        ("one, to start it anew", "yirangmq consumer drain box-4711"),
+                        ("one, before it is started again", "yirangmq consumer drain box-4711"),
                         ("all, before the machine goes down", "yirangmq consumer drain --all --wait 60"),
                     ),
                 ),

@@ -33,7 +33,9 @@ def list_options(parser: argparse.ArgumentParser) -> None:
     arguments.filter_option(parser)
     _state_option(parser)
     arguments.limit(parser, f"at most this many (default: {SHOWN}; with --json or --records all)")
-    parser.add_argument("--records", action="store_true", help="whole records with the original message, one a line")
+    parser.add_argument(
+        "--records", action="store_true", help="complete records with the original message, one per line"
+    )
     arguments.store(parser)
 
 
@@ -64,8 +66,8 @@ def quarantine_options(parser: argparse.ArgumentParser) -> None:
 def _which_options(parser: argparse.ArgumentParser) -> None:
     arguments.queue(parser, what=QUEUE_HELP)
     arguments.filter_option(parser)
-    parser.add_argument("--id", action="append", metavar="ID", help="this one; may be repeated")
-    parser.add_argument("--all", action="store_true", help="all of them")
+    parser.add_argument("--id", action="append", metavar="ID", help="this dead letter; may be repeated")
+    parser.add_argument("--all", action="store_true", help="all dead letters")
     arguments.limit(parser, "at most this many, in the order of arrival")
 
 
@@ -211,12 +213,12 @@ def _report(args: argparse.Namespace, screen: Screen, did: str, moved: MoveResul
 
 
 REDRIVE = Command(
-    about="Make dead letters ready again, first arrived first, with their attempts reset. Parked ones "
-    "stay, unless --id, --state parked or a filter 'state=parked' names them.",
+    about="Make dead letters ready again in the order of arrival, with their attempts counted from the start. "
+    "Parked messages stay, unless --id, --state parked or a filter with state=parked selects them.",
     examples=(
         ("those that timed out", "yirangmq dlq redrive --queue telemetry-dlq --filter reasonCode=TIMEOUT"),
         ("the first hundred of them", "yirangmq dlq redrive --queue telemetry --filter reasonCode=TIMEOUT --limit 100"),
-        ("how many would that be?", "yirangmq dlq redrive --queue telemetry --all --dry-run"),
+        ("count them without a change", "yirangmq dlq redrive --queue telemetry --all --dry-run"),
         ("one", "yirangmq dlq redrive --queue telemetry --id 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
     ),
     options=move_options,
@@ -224,26 +226,26 @@ REDRIVE = Command(
 )
 SUBCOMMANDS = {
     "list": (
-        "list them, oldest first",
+        "list dead letters, oldest first",
         Command(
             about="List dead letters, those of each source queue oldest first.",
             examples=(
                 ("all of a queue", "yirangmq dlq list --queue telemetry-dlq"),
                 (
-                    "those that timed out three times or more before a day",
+                    "those that timed out in the third or a later attempt before a day",
                     "yirangmq dlq list --queue telemetry "
                     "--filter 'reasonCode=TIMEOUT and attempt>=3 and failedAt<2026-01-14'",
                 ),
-                ("whole records into a file", "yirangmq dlq list --queue telemetry --records"),
+                ("complete records into a file", "yirangmq dlq list --queue telemetry --records"),
             ),
             options=list_options,
             run=run_list,
         ),
     ),
     "show": (
-        "see one with its original message",
+        "print a dead letter with its original message",
         Command(
-            about="See one dead letter: the original message, why it failed, where it came from.",
+            about="Print one dead letter: the original message, the failure, and the source queue.",
             examples=(
                 ("for people", "yirangmq dlq show --queue telemetry 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
                 ("for programs", "yirangmq dlq show --queue telemetry 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71 --json"),
@@ -253,9 +255,9 @@ SUBCOMMANDS = {
         ),
     ),
     "stats": (
-        "count them by reason and day",
+        "count dead letters by reason and day",
         Command(
-            about="Count dead letters by reason, and how they grew day by day (UTC).",
+            about="Count dead letters by reason, and by the day (UTC) on which they failed.",
             examples=(
                 ("of all queues", "yirangmq dlq stats"),
                 ("for people", "yirangmq dlq stats --queue telemetry"),
@@ -265,14 +267,15 @@ SUBCOMMANDS = {
             run=run_stats,
         ),
     ),
-    "redrive": ("make them ready again", REDRIVE),
-    "requeue": ("the same as redrive", REDRIVE),
+    "redrive": ("make dead letters ready again", REDRIVE),
+    "requeue": ("another name of redrive", REDRIVE),
     "quarantine": (
-        "set them aside",
+        "park dead letters until an operator names them",
         Command(
-            about="Park dead letters: they are kept without an end and move only when named.",
+            about="Park dead letters: they are kept without a time limit, and later commands change them only if "
+            "they are named.",
             examples=(
-                ("poison", "yirangmq dlq quarantine --queue telemetry --filter reasonCode=POISON"),
+                ("by reason", "yirangmq dlq quarantine --queue telemetry --filter reasonCode=POISON"),
                 ("one", "yirangmq dlq quarantine --queue telemetry --id 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
             ),
             options=quarantine_options,
@@ -280,13 +283,13 @@ SUBCOMMANDS = {
         ),
     ),
     "purge": (
-        "give them up for good",
+        "remove dead letters for good",
         Command(
-            about="Give dead letters up for good. Parked ones stay, unless they are named.",
+            about="Remove dead letters for good. Parked messages stay, unless they are named.",
             examples=(
                 ("old ones", "yirangmq dlq purge --queue telemetry --filter 'failedAt<2026-01-01'"),
-                ("how many would that be?", "yirangmq dlq purge --queue telemetry --all --dry-run"),
-                ("what was set aside", "yirangmq dlq purge --queue telemetry --all --state parked"),
+                ("count them without a change", "yirangmq dlq purge --queue telemetry --all --dry-run"),
+                ("parked messages", "yirangmq dlq purge --queue telemetry --all --state parked"),
             ),
             options=move_options,
             run=run_purge,
@@ -295,11 +298,11 @@ SUBCOMMANDS = {
 }
 COMMANDS = {
     "dlq": Command(
-        about="The dead letters: messages that ran out of attempts or were refused, each with its reason.",
+        about="Dead letters: messages that ran out of attempts or were rejected, each with its reason.",
         examples=(
-            ("what is there, and why", "yirangmq dlq stats --queue telemetry"),
-            ("look at them", "yirangmq dlq list --queue telemetry-dlq"),
-            ("make some ready again", "yirangmq dlq redrive --queue telemetry-dlq --filter reasonCode=TIMEOUT"),
+            ("number of dead letters by reason", "yirangmq dlq stats --queue telemetry"),
+            ("list them", "yirangmq dlq list --queue telemetry-dlq"),
+            ("make some of them ready again", "yirangmq dlq redrive --queue telemetry-dlq --filter reasonCode=TIMEOUT"),
         ),
         subcommands=SUBCOMMANDS,
     )

@@ -25,7 +25,9 @@ from yirangmq.format.delivery import MessageView
 
 
 def status_options(parser: argparse.ArgumentParser) -> None:
-    arguments.queue(parser, needed=False, what="this one only; the name of a dead-letter queue shows its source")
+    arguments.queue(
+        parser, needed=False, what="this queue only; the name of a dead-letter queue shows its source queues"
+    )
     queue_rows.queue_options(parser)
     arguments.store(parser)
 
@@ -86,7 +88,7 @@ def _print(args: argparse.Namespace, screen: Screen, value: dict[str, Any]) -> N
         screen.report(f"{args.queue} shows the dead letters of {', '.join(value['deadLettersOf'])}")
     rows = value["queues"]
     if not rows:
-        screen.note("no queues yet; publishing to one makes it")
+        screen.note("no queues yet; publishing to one creates it")
         return
     consumers = value["consumers"]
     screen.table(QUEUE_COLUMNS, [_cells(row, consumers.get(row["queue"])) for row in rows])
@@ -151,7 +153,7 @@ def run_queues(args: argparse.Namespace, screen: Screen) -> int:
     elif args.prefix:
         screen.note(f"no queue's name begins with {args.prefix}")
     else:
-        screen.note("no queues yet; publishing to one makes it")
+        screen.note("no queues yet; publishing to one creates it")
     return output.OK
 
 
@@ -166,21 +168,23 @@ def _listed(queues: Queues, limit: int | None, prefix: str) -> list[dict[str, An
 
 COUNT_COMMANDS = {
     "status": Command(
-        about="How many messages of each queue are where, and what has passed through it; of a server with topics "
-        "also the state of its feed, of everybody who follows it and of its bridges; of one of a pair both nodes; and "
-        "how many alerts are open. With --json a server adds the rates of the last minute.\n\n"
-        "backlog is ready and delayed together; head age is how long ago the message next in line was published.",
+        about="Count the messages of each queue by state, with the age of the oldest, the rates and the "
+        "consumers. Of a server with topics the command also shows the state of its feed, subscribers and "
+        "bridges; of a node of a pair, both nodes; and the number of open alerts.\n\n"
+        "On a narrow terminal, columns of lower priority are left out. --json has all of them. oldest is "
+        "the age of the first ready message. Rates are those of the last minute; only a server reports "
+        "them.",
         examples=(
             ("all queues", "yirangmq status"),
             ("one queue, in a folder of JSON files", "yirangmq status --backend fs --queue telemetry"),
-            ("queues whose names begin so, the first ten", "yirangmq status --prefix telemetry- --limit 10"),
+            ("the first ten queues whose names have a prefix", "yirangmq status --prefix telemetry- --limit 10"),
             ("by the name of its dead-letter queue, for programs", "yirangmq status --queue telemetry-dlq --json"),
         ),
         options=status_options,
         run=run_status,
     ),
     "queues": Command(
-        about="List the queues of a store. A queue comes to be with the first message, or with its policy.",
+        about="List the queues of a store. A queue is created with its first message or its policy.",
         examples=(
             ("in ./yirang-data/queue.db", "yirangmq queues"),
             ("in a folder of JSON files, for programs", "yirangmq queues --path /var/yirang/queues --json"),
@@ -269,18 +273,21 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
 COMMANDS = {
     **COUNT_COMMANDS,
     "peek": Command(
-        about="See the first messages of a state without taking them: ready ones in the order in which they will be "
-        "taken, dead and parked ones oldest first.",
+        about="Print the first messages of a state without leasing them: ready messages in the order of delivery, "
+        "dead and parked ones oldest first.",
         examples=(
-            ("what comes next", "yirangmq peek --queue telemetry"),
-            ("what waits for another try, with its reason", "yirangmq peek --queue telemetry --state delayed --json"),
+            ("the next messages", "yirangmq peek --queue telemetry"),
+            (
+                "messages that wait for their next attempt, with the reason",
+                "yirangmq peek --queue telemetry --state delayed --json",
+            ),
             ("by content", "yirangmq peek --queue telemetry --filter 'payload.temp>40' --limit 100"),
         ),
         options=peek_options,
         run=run_peek,
     ),
     "show": Command(
-        about="See one message, wherever it stands: its state, its envelope, its latest failure.",
+        about="Print one message in whatever state it is: its state, its envelope and its latest failure.",
         examples=(
             ("for people", "yirangmq show --queue telemetry 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
             ("for programs", "yirangmq show --queue telemetry 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71 --json"),

@@ -38,12 +38,14 @@ def repair_options(parser: argparse.ArgumentParser) -> None:
 
 
 def dump_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", help="the log's folder, or one segment's file, even a damaged one")
-    parser.add_argument("--from-seq", type=int, metavar="N", help="begin at this sequence (default: the first kept)")
-    parser.add_argument("--to-seq", type=int, metavar="N", help="end with this sequence (default: the last)")
+    parser.add_argument(
+        "folder", metavar="FOLDER", help="the log's folder, or the file of one segment, also a damaged one"
+    )
+    parser.add_argument("--from-seq", type=int, metavar="N", help="first sequence (default: the first that is kept)")
+    parser.add_argument("--to-seq", type=int, metavar="N", help="last sequence (default: the last one)")
     parser.add_argument("--topic", metavar="NAME", help="only this topic; * stands for any characters")
     arguments.limit(parser, "at most this many records")
-    parser.add_argument("--frames", action="store_true", help="the stored frames themselves, byte by byte, to stdout")
+    parser.add_argument("--frames", action="store_true", help="write the stored frames unchanged to stdout")
 
 
 def _folder(parser: argparse.ArgumentParser) -> None:
@@ -172,17 +174,19 @@ def _dump_frames(
 
 COMMANDS = {
     "log": Command(
-        about="Look into the folder of a log of topics (docs/log.md), also while a server writes to it.",
+        about="Check, repair and print the folder of a topic log (docs/log.md). check and dump work also while a "
+        "server writes to it.",
         examples=(
-            ("is everything as it was written?", "yirangmq log check yirang-data/topics"),
+            ("check the log", "yirangmq log check yirang-data/topics"),
             ("the records of a topic", "yirangmq log dump yirang-data/topics --topic trades"),
         ),
         subcommands={
             "check": (
-                "read every byte and compare",
+                "check every byte of the log",
                 Command(
-                    about="Read every byte of the log and compare it with its checksums. Changes nothing; exits with 5 "
-                    "if something is wrong: a damaged record, a gap, an index that cannot be used.",
+                    about="Read every byte of the log and compare it with its checksums. The command changes "
+                    "nothing. It exits with 5 if it finds a problem: a damaged record, a gap, an index that "
+                    "cannot be used.",
                     examples=(
                         ("a folder", "yirangmq log check yirang-data/topics"),
                         ("for programs", "yirangmq log check yirang-data/topics --json"),
@@ -192,25 +196,26 @@ COMMANDS = {
                 ),
             ),
             "repair": (
-                "set damaged segments aside",
+                "move damaged segments to quarantine",
                 Command(
-                    about="Open the log for writing, so that what a power cut left is cut off, and set damaged "
-                    "segments aside in quarantine/. What is sound in them stays; what is lost is a gap with both ends. "
-                    "A server that writes to the log must be stopped first.",
+                    about="Open the log for writing, which cuts off an incomplete end, and move damaged segments "
+                    "to quarantine/. Their sound records stay in the log; lost records become a gap with "
+                    "both ends. A server that writes to the log must be stopped first.",
                     examples=(
-                        ("what is wrong?", "yirangmq log repair yirang-data/topics --dry-run"),
-                        ("do it", "yirangmq log repair yirang-data/topics"),
+                        ("list the problems", "yirangmq log repair yirang-data/topics --dry-run"),
+                        ("repair", "yirangmq log repair yirang-data/topics"),
                     ),
                     options=repair_options,
                     run=run_repair,
                 ),
             ),
             "dump": (
-                "print its records",
+                "print the records of a log",
                 Command(
-                    about="Print the records of a log, or all that is sound in one segment's file, be it damaged.",
+                    about="Print the records of a log, or all sound records in the file of one segment, also of a "
+                    "damaged one.",
                     examples=(
-                        ("the last ones", "yirangmq log dump yirang-data/topics --from-seq 1200"),
+                        ("the last records", "yirangmq log dump yirang-data/topics --from-seq 1200"),
                         ("for programs", "yirangmq log dump yirang-data/topics --topic 'quotes.*' --limit 10 --json"),
                         ("as they are stored and sent", "yirangmq log dump yirang-data/topics --frames > records.bin"),
                     ),

@@ -28,7 +28,7 @@ MAX_DUE = 1_000_000
 
 def drop_options(parser: argparse.ArgumentParser) -> None:
     arguments.queue(parser)
-    parser.add_argument("ids", nargs="*", metavar="ID", help="message ids, in whatever state")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="message ids, in any state")
     parser.add_argument("--whole-queue", action="store_true", help="the queue with all its messages and its policy")
     parser.add_argument("--force", action="store_true", help="with --whole-queue: also while messages are leased")
     arguments.dry_run(parser)
@@ -113,7 +113,7 @@ def purge_options(parser: argparse.ArgumentParser) -> None:
     arguments.filter_option(parser)
     parser.add_argument("--all", action="store_true", help="all of them")
     parser.add_argument(
-        "--state", choices=[*BACKLOG], default="backlog", help="which of the waiting ones (default: backlog, all three)"
+        "--state", choices=[*BACKLOG], default="backlog", help="state of the messages (default: backlog, all three)"
     )
     arguments.limit(parser, "at most this many, in the order of arrival")
     arguments.dry_run(parser)
@@ -217,7 +217,7 @@ def _report(screen: Screen, findings: list[Finding], *, repairing: bool) -> int:
         rows = [(f.kind, f.where, f.text, "yes" if f.is_repaired else "no") for f in findings]
         screen.table(columns, rows)
         if not repairing:
-            screen.note("'yirangmq repair' mends what can be mended; back the store up first")
+            screen.note("'yirangmq repair' repairs what can be repaired; back up the store first")
     return output.OK if left == 0 else output.exit_code("store_damaged")
 
 
@@ -227,20 +227,24 @@ def _document(finding: Finding) -> dict[str, Any]:
 
 COMMANDS = {
     "drop": Command(
-        about="Give messages up by id, in whatever state they are, or a whole queue. There is no way back.",
+        about="Drop messages by id, in whatever state they are, or a whole queue. This cannot be undone.",
         examples=(
             ("one message", "yirangmq drop --queue telemetry 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
-            ("how much would go with the queue?", "yirangmq drop --queue telemetry --whole-queue --dry-run"),
-            ("the queue with everything in it", "yirangmq drop --queue telemetry --whole-queue"),
+            (
+                "count the messages of the queue without a change",
+                "yirangmq drop --queue telemetry --whole-queue --dry-run",
+            ),
+            ("the queue with all its messages", "yirangmq drop --queue telemetry --whole-queue"),
         ),
         options=drop_options,
         run=run_drop,
     ),
     "purge": Command(
-        about="Drop the backlog of a queue: the messages that are ready, delayed, or held behind another one of their "
-        "group. Messages that are leased, dead, parked or done stay, and so does the policy. There is no way back.",
+        about="Drop the backlog of a queue: the messages that are ready, delayed, or held behind another message "
+        "of their group. Messages that are leased, dead, parked or done stay, and so does the policy. This "
+        "cannot be undone.",
         examples=(
-            ("how many would it be?", "yirangmq purge --queue telemetry --all --dry-run"),
+            ("count them without a change", "yirangmq purge --queue telemetry --all --dry-run"),
             ("all of them", "yirangmq purge --queue telemetry --all"),
             ("those that are older than a day", "yirangmq purge --queue telemetry --filter 'publishedAt<1d ago'"),
         ),
@@ -248,19 +252,18 @@ COMMANDS = {
         run=run_purge,
     ),
     "sweep": Command(
-        about="Do at once what time brings: delayed messages become ready, lapsed leases end, old history goes. "
-        "Every consume does a part of it; this does all of it.",
+        about="Apply now what is due: delayed messages become ready, expired leases end, old history is removed. "
+        "Each consume does a part of it; this command does all of it.",
         examples=(
             ("now", "yirangmq sweep"),
-            ("what is due?", "yirangmq sweep --dry-run"),
+            ("count what is due", "yirangmq sweep --dry-run"),
         ),
         options=sweep_options,
         run=run_sweep,
     ),
     "check": Command(
-        about="Look for damage: broken files or pages, messages in two states, counters that do not add up; and for "
-        "files that other users may reach. "
-        "Changes nothing; exits with 5 if something is wrong.",
+        about="Look for damage: broken files or pages, messages in two states, wrong counters; and for files that "
+        "other users can access. The command changes nothing. It exits with 5 if it finds a problem.",
         examples=(
             ("./yirang-data/queue.db", "yirangmq check"),
             ("a folder of JSON files, for programs", "yirangmq check --path /var/yirang/queues --json"),
@@ -269,13 +272,12 @@ COMMANDS = {
         run=run_check,
     ),
     "repair": Command(
-        about="Mend what check finds. Other users lose their access to the store. What cannot be read is set aside, "
-        "never thrown away. A SQLite file that is "
-        "damaged itself is read into a new one, as far as that goes, and kept under another name. Back the store up "
-        "first.",
+        about="Repair what check finds. Other users lose their access to the store. Unreadable files are moved to "
+        "quarantine and never deleted. A damaged SQLite file is copied into a new one as far as it is "
+        "readable, and kept under another name. Back up the store first.",
         examples=(
-            ("what would be mended?", "yirangmq repair --dry-run"),
-            ("do it", "yirangmq repair --db /data/yirang.db"),
+            ("list what would be repaired", "yirangmq repair --dry-run"),
+            ("repair", "yirangmq repair --db /data/yirang.db"),
         ),
         options=repair_options,
         run=run_repair,

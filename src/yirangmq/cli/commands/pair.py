@@ -22,7 +22,7 @@ SHOWN = 20
 def _call(args: argparse.Namespace, method: str, **values: Any) -> Any:
     with connection.open_existing(args) as queues:
         if connection.address_of(queues) is None:
-            raise Unavailable("no server holds this store; a pair is asked through one of its servers")
+            raise Unavailable("no server holds this store; a pair is reached through one of its servers")
         return connection.call(queues, method, **values)
 
 
@@ -95,7 +95,9 @@ def run_switch(args: argparse.Namespace, screen: Screen) -> int:
 
 def handover_options(parser: argparse.ArgumentParser) -> None:
     arguments.store(parser)
-    parser.add_argument("state", choices=("on", "off"), metavar="STATE", help="on: a stop hands over first; off: not")
+    parser.add_argument(
+        "state", choices=("on", "off"), metavar="STATE", help="on: a stop hands over first; off: it does not"
+    )
 
 
 def run_handover(args: argparse.Namespace, screen: Screen) -> int:
@@ -111,7 +113,7 @@ def run_handover(args: argparse.Namespace, screen: Screen) -> int:
 def history_options(parser: argparse.ArgumentParser) -> None:
     arguments.store(parser)
     arguments.limit(parser, f"the latest N decisions (default: {SHOWN})", default=SHOWN)
-    parser.add_argument("--folder", metavar="FOLDER", help="of a node that does not run: its DATA/pair")
+    parser.add_argument("--folder", metavar="FOLDER", help="folder of a node that does not run: its DATA/pair")
 
 
 def run_history(args: argparse.Namespace, screen: Screen) -> int:
@@ -140,9 +142,9 @@ def _history_line(line: dict[str, Any]) -> str:
 
 def adopt_options(parser: argparse.ArgumentParser) -> None:
     arguments.store(parser)
-    parser.add_argument("source", metavar="STORE", help="of the dead node: sqlite:FILE or files:FOLDER")
-    parser.add_argument("--node", required=True, metavar="NAME", help="the dead node's name")
-    parser.add_argument("--dry-run", action="store_true", help="only count")
+    parser.add_argument("source", metavar="STORE", help="store of the failed node: sqlite:FILE or files:FOLDER")
+    parser.add_argument("--node", required=True, metavar="NAME", help="name of the failed node")
+    parser.add_argument("--dry-run", action="store_true", help="count the messages and change nothing")
 
 
 def run_adopt(args: argparse.Namespace, screen: Screen) -> int:
@@ -158,20 +160,21 @@ def run_adopt(args: argparse.Namespace, screen: Screen) -> int:
 
 COMMANDS = {
     "pair": Command(
-        about="Two servers of which one is active (docs/pair.md). Ask either of them: each tells what it knows.",
+        about="Two servers of which one is active (docs/pair.md). Both servers answer these commands, each from "
+        "what it knows.",
         examples=(
-            ("who is active, and why?", "yirangmq pair status"),
+            ("the active node, and the evidence", "yirangmq pair status"),
             ("before patching this machine", "yirangmq pair switch"),
         ),
         subcommands={
             "status": (
-                "both nodes, as this one knows them",
+                "show both nodes, as this one knows them",
                 Command(
-                    about="The role, status and term of this node and of its peer, with the evidence for what it "
-                    "decided last.",
+                    about="Show role, status and term of this node and of its peer, with the evidence for its "
+                    "last decision.",
                     examples=(
-                        ("here", "yirangmq pair status"),
-                        ("the other one, for programs", "yirangmq pair status --store tcp://10.0.0.2:7411 --json"),
+                        ("this node", "yirangmq pair status"),
+                        ("the other node, for programs", "yirangmq pair status --store tcp://10.0.0.2:7411 --json"),
                     ),
                     options=arguments.store,
                     run=run_status,
@@ -180,39 +183,39 @@ COMMANDS = {
             "switch": (
                 "make the standby active",
                 Command(
-                    about="The standby becomes active, and the active node the standby. It may be said to either. "
-                    "Publishers wait while what is there is handed out and settled; what nobody takes stays on the "
-                    "old node's disk and is told. The command returns when the other node is active (exit code 0), "
-                    "or says why it is not (10; 4 if there is nobody to switch to). Said to a standby whose peer "
-                    "was stopped by hand, it is the order to take over.",
+                    about="Make the standby active, and the active node the standby. Either node takes the "
+                    "command. Publishers wait while the active node drains; messages that no consumer "
+                    "leases stay on its disk and are reported. The command returns when the other node is "
+                    "active (exit code 0), or reports why it is not (10; 4 if there is no standby). A "
+                    "standby whose peer was stopped by hand takes over.",
                     examples=(
                         ("in a job that patches this machine", "yirangmq pair switch"),
-                        ("wait longer for it", "yirangmq pair switch --seconds 300"),
+                        ("with a longer wait", "yirangmq pair switch --seconds 300"),
                     ),
                     options=switch_options,
                     run=run_switch,
                 ),
             ),
             "handover": (
-                "whether a stop of this node makes the standby active",
+                "set whether a stop of this node hands over first",
                 Command(
                     about="Before an orderly stop (SIGTERM) the active node makes the standby active, if it is "
-                    "ready. Say off to the active node before both nodes are stopped for maintenance: then it stops "
-                    "without, and is the first one to be started again. This holds until that start; the setting "
-                    "pair_handover says it for every start.",
+                    "ready. Turn this off in the active node before both nodes are stopped for maintenance: "
+                    "the node then stops without a takeover, and must be started first. The choice lasts "
+                    "until that start; the setting pair_handover sets it for every start.",
                     examples=(
                         ("both nodes will be stopped", "yirangmq pair handover off"),
-                        ("after all, only this one", "yirangmq pair handover on"),
+                        ("only this node will be stopped", "yirangmq pair handover on"),
                     ),
                     options=handover_options,
                     run=run_handover,
                 ),
             ),
             "history": (
-                "every decision of this node, with its evidence",
+                "print the decisions of this node with the evidence",
                 Command(
-                    about="What this node decided, the oldest first: when, in which term, and each step that led to "
-                    "it (docs/pair.md explains them).",
+                    about="Print the decisions of this node, the oldest first: time, term, and each step that led "
+                    "to it (docs/pair.md explains them).",
                     examples=(
                         ("the latest twenty", "yirangmq pair history"),
                         ("of a node that does not run", "yirangmq pair history --folder /mnt/old/yirang-data/pair"),
@@ -222,14 +225,18 @@ COMMANDS = {
                 ),
             ),
             "adopt": (
-                "bring in what waits on the disk of a dead node",
+                "adopt messages from the disk of a failed node",
                 Command(
-                    about="The active node takes over what waits in the store of the other one, which must not run. "
-                    "Each message is stored here and then given up there; ids are remembered, so that none is "
-                    "delivered by both. Broken off, it is done again: until then the other node does not start.",
+                    about="Move the waiting messages from the store of the other node, which must not run, to the "
+                    "active node. Each message is stored here and then dropped there; ids are remembered, "
+                    "so that no message is delivered by both. An interrupted adoption is repeated: until it "
+                    "is complete the other node does not start.",
                     examples=(
                         ("from its disk", "yirangmq pair adopt sqlite:/mnt/old/yirang-data/queue.db --node gateway-1"),
-                        ("how much is it?", "yirangmq pair adopt sqlite:/mnt/old/queue.db --node gateway-1 --dry-run"),
+                        (
+                            "count the messages without a change",
+                            "yirangmq pair adopt sqlite:/mnt/old/queue.db --node gateway-1 --dry-run",
+                        ),
                     ),
                     options=adopt_options,
                     run=run_adopt,

@@ -41,14 +41,22 @@ class SequenceRange(NamedTuple):
 
 def replay_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help="names and patterns (default: all topics)")
-    parser.add_argument("--from-seq", type=int, metavar="N", help="begin at this sequence (default: the first kept)")
-    parser.add_argument("--from-time", metavar="TIME", help="2026-01-13T10:21:00Z, seconds since 1970, or ago: 15m")
-    parser.add_argument("--to-seq", type=int, metavar="N", help="end with this sequence (default: the last one now)")
+    parser.add_argument("--from-seq", type=int, metavar="N", help="first sequence (default: the first that is kept)")
+    parser.add_argument(
+        "--from-time",
+        metavar="TIME",
+        help="begin at an instant: 2026-01-13T10:21:00Z, seconds since 1970, or an age: 15m",
+    )
+    parser.add_argument("--to-seq", type=int, metavar="N", help="last sequence (default: the last one now)")
     parser.add_argument("--to-time", metavar="TIME", help="end before this time")
     parser.add_argument(
-        "--to", metavar="queue:NAME|topic:NAME", help="publish them there (default: print them, and change nothing)"
+        "--to",
+        metavar="queue:NAME|topic:NAME",
+        help="publish the records there (default: print them, and change nothing)",
     )
-    parser.add_argument("--new-ids", action="store_true", help="into a queue also what was replayed there before")
+    parser.add_argument(
+        "--new-ids", action="store_true", help="into a queue: publish records again that were replayed there before"
+    )
     parser.add_argument("--raw", action="store_true", help="print the payload's bytes and a line feed, nothing else")
     arguments.dry_run(parser)
     topic_common.add_options(parser)
@@ -177,8 +185,10 @@ def _message(epoch: str, record: TopicRecord, *, is_new: bool) -> NewMessage:
 
 
 def trim_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--before-seq", type=int, metavar="N", help="everything before this sequence")
-    parser.add_argument("--before-time", metavar="TIME", help="before 2026-01-13T10:21:00Z, or older than: 7d")
+    parser.add_argument("--before-seq", type=int, metavar="N", help="remove records before this sequence")
+    parser.add_argument(
+        "--before-time", metavar="TIME", help="remove records before 2026-01-13T10:21:00Z, or older than: 7d"
+    )
     arguments.dry_run(parser)
     topic_common.add_options(parser)
 
@@ -205,26 +215,28 @@ def run_trim(args: argparse.Namespace, screen: Screen) -> int:
 
 
 REPLAY = Command(
-    about="Records once more, by range: printed, or published to a queue or a topic. It ends with the record that is "
-    "the last one now.\n\n"
-    "Into a queue each record becomes one message with its payload; headers, key, topic and sequence are attributes. "
-    "Its id is made of epoch and sequence, so that a replay that was cut short can be run again: what is there already "
-    "is not stored twice. Into a topic each keeps key and headers, and has one more: replayed-from.",
+    about="Print stored records of a range, or publish them to a queue or a topic. The replay ends with the "
+    "record that is the last one when it begins.\n\n"
+    "Into a queue each record becomes one message with its payload; headers, key, topic and sequence are "
+    "attributes. The message id is made of epoch and sequence, so that an interrupted replay can be "
+    "repeated: a message that exists is not stored again. Into a topic each record keeps key and headers, "
+    "and gets the header replayed-from.",
     examples=(
         ("print a range", "yirangmq topic replay trades --from-seq 1000 --to-seq 1050"),
-        ("how many would it be?", "yirangmq topic replay 'quotes.*' --from-time 2h --to queue:orders --dry-run"),
-        ("yesterday's, for a queue's consumers", "yirangmq topic replay trades --from-time 1d --to queue:audit"),
+        ("count them without a change", "yirangmq topic replay 'quotes.*' --from-time 2h --to queue:orders --dry-run"),
+        ("the last day, for the consumers of a queue", "yirangmq topic replay trades --from-time 1d --to queue:audit"),
         ("into another topic", "yirangmq topic replay trades --to-time 2026-01-13T10:00:00Z --to topic:trades.again"),
     ),
     options=replay_options,
     run=run_replay,
 )
 TRIM = Command(
-    about="Give up the oldest records of the log, of all topics, to free its disk. Whole segments go, so somewhat more "
-    "may be kept. Durable subscribers are not asked; those that needed some are named. (The settings "
-    "topic_retention_seconds and topic_retention_bytes do it by themselves, and wait for them.)",
+    about="Remove the oldest records of the log, of all topics, to free disk space. Only whole segments are "
+    "removed, so that some more records may be kept. The command does not wait for durable subscribers; it "
+    "names those that needed removed records. (The settings topic_retention_seconds and "
+    "topic_retention_bytes remove records automatically, and wait for durable subscribers.)",
     examples=(
-        ("what would go?", "yirangmq topic trim --before-time 7d --dry-run"),
+        ("show what would be removed", "yirangmq topic trim --before-time 7d --dry-run"),
         ("everything before a sequence", "yirangmq topic trim --before-seq 100000"),
     ),
     options=trim_options,

@@ -24,9 +24,9 @@ from yirangmq.fsio.permissions import open_file
 
 
 def export_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="where to (default: - for stdout)")
+    parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="output file (default: - for stdout)")
     arguments.queue(parser, needed=False, what="these queues (default: all)", several=True)
-    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     arguments.store(parser)
 
 
@@ -136,7 +136,7 @@ COMMANDS = {
     "export": Command(
         about="Write queues with their policies, messages and failures to a file of JSON lines (docs/transfer.md).",
         examples=(
-            ("everything", "yirangmq export backup.jsonl"),
+            ("all queues", "yirangmq export backup.jsonl"),
             ("two queues of a folder of JSON files", "yirangmq export some.jsonl --path queues -q mail -q telemetry"),
             ("to a pipe", "yirangmq export - --queue telemetry"),
         ),
@@ -144,11 +144,11 @@ COMMANDS = {
         run=run_export,
     ),
     "import": Command(
-        about="Read an export into a store, of either kind. Order and states are kept; a message that was leased "
-        "becomes ready. Nothing is stored twice: importing again adds only what is not there.",
+        about="Read an export into a store of any kind. Order and states are kept; a message that was leased "
+        "becomes ready. Nothing is stored twice: a repeated import adds only what is missing.",
         examples=(
             ("into ./yirang-data/queue.db", "yirangmq import backup.jsonl"),
-            ("how much of it is new?", "yirangmq import backup.jsonl --dry-run"),
+            ("count the new messages without a change", "yirangmq import backup.jsonl --dry-run"),
             ("from a SQLite file to a folder", "yirangmq import backup.jsonl --backend fs --path /var/yirang/queues"),
         ),
         options=import_options,

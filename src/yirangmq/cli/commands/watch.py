@@ -5,6 +5,7 @@ the list."""
 
 import argparse
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -32,6 +33,8 @@ WAIT_SECONDS = 10.0
 KEY_SECONDS = 0.25
 """Long-poll timeout on a terminal: keys are read between two requests."""
 EVENT_COLOURS = {"failed": YELLOW, "died": RED, "expired": YELLOW, "timed_out": YELLOW, "refused": RED}
+MAX_HELD = 10_000
+"""Maximum number of events that are kept while paused."""
 HELP = "q quit  / filter  space pause  c clear"
 
 
@@ -138,9 +141,10 @@ class EventList:
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
-        self._held: list[str] = []
+        self._held: deque[str] = deque(maxlen=MAX_HELD)
         self._editor: LineEditor | None = None
         self._is_paused = False
+        self._drawn = ""
         self.filter = ""
 
     def add(self, event: Row) -> bool:
@@ -149,17 +153,20 @@ class EventList:
             return False
         line = event_line(event, colour=self._screen.has_colour)
         if self._is_paused:
-            self._held = [*self._held[-9999:], line]
+            self._held.append(line)
         else:
-            self._screen.report(f"\r\x1b[K{line}")
+            self._report(line)
         return True
+
+    def _report(self, text: str) -> None:
+        self._screen.report(f"\r\x1b[K{text}")
+        self._drawn = ""
 
     def press(self, key: str) -> bool:
         """Handle a key. Return False to quit."""
         if self._editor is not None:
             self._editor = self._editor.press(key)
-            if self._editor is not None:
-                self.filter = self._editor.text
+            self.filter = "" if key == "escape" else self.filter if self._editor is None else self._editor.text
         elif key in ("q", "ctrl-c"):
             return False
         elif key == "/":
@@ -168,13 +175,14 @@ class EventList:
             self.filter = ""
         elif key == "c":
             self._screen.write(b"\x1b[2J\x1b[H")
+            self._drawn = ""
         elif key == "enter":
-            self._screen.report("\r\x1b[K")
+            self._report("")
         elif key == " ":
             self._is_paused = not self._is_paused
-            if not self._is_paused:
-                self._screen.report("\r\x1b[K" + "\n".join(self._held)) if self._held else None
-                self._held = []
+            if not self._is_paused and self._held:
+                self._report("\n".join(self._held))
+                self._held.clear()
         return True
 
     def draw(self, width: int) -> None:
@@ -183,7 +191,9 @@ class EventList:
         shown = f"filter {self.filter}  " if self.filter else ""
         text = f"filter: {self._editor.text}_" if self._editor is not None else f"{state}{shown}{HELP}"
         text = cut(text, width - 1) if measure(text) >= width else text
-        self._screen.write(b"\r\x1b[K" + (paint(text, BOLD) if self._screen.has_colour else text).encode())
+        if text != self._drawn:
+            self._drawn = text
+            self._screen.write(b"\r\x1b[K" + (paint(text, BOLD) if self._screen.has_colour else text).encode())
         self._screen.flush()
 
 
