@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 
 def queue_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--prefix", default="", metavar="TEXT", help="queues whose names begin so")
+    parser.add_argument("--prefix", default="", metavar="TEXT", help="only queues whose names have this prefix")
     arguments.limit(parser, f"at most this many queues, by name (default: {SHOWN}; with --json all)")
     parser.add_argument("--all", action="store_true", help="all of them, however many")
 

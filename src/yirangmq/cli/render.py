@@ -143,8 +143,8 @@ def pair_lines(about: dict[str, Any]) -> list[str]:
     lines = [f"pair: {about['node']} {about['role']}, {about['status']}, term {about['term']}, {works}"]
     peer = about["peer"]
     if peer is None:
-        return [*lines, "peer: never heard"]
-    contact_text = f"heard {format_duration(peer['heardSec'])} ago" + (", SILENT" if peer["silent"] else "")
+        return [*lines, "peer: no contact yet"]
+    contact_text = f"last contact {format_duration(peer['heardSec'])} ago" + (", SILENT" if peer["silent"] else "")
     return [*lines, f"peer: {peer['node']} {peer['role']}, {peer['status']}, term {peer['term']}, {contact_text}"]
 
 

@@ -322,7 +322,7 @@ def test_dedup_of_cli_topic_replay_to_a_queue_stores_records_once_unless_new_ids
     assert (result["records"], result["known"]) == (2, 0)
     topic("publish a", "3")
     assert topic("replay a --to queue:mail").out == (
-        "replayed to queue:mail: 1 record from 1 to 3; 2 were there already (--new-ids replays them too)\n"
+        "replayed to queue:mail: 1 record from 1 to 3; 2 existed already (--new-ids replays them too)\n"
     )
     assert topic("replay a --to queue:mail --new-ids --json").json["records"] == 3
     store = way if "store" in way else ""

@@ -149,8 +149,8 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
         "--exec",
         dest="program",
         metavar="COMMAND",
-        help="the program that does: the envelope as one line of JSON on stdin (with --raw the payload's bytes); "
-        f"exit code 0 acks, {os.EX_DATAERR} rejects, {os.EX_TEMPFAIL} asks for another try, any other is a failure",
+        help="program that is run for each message: the envelope as one line of JSON on stdin (with --raw the bytes of "
+        f"the payload); exit code 0 acks, {os.EX_DATAERR} rejects, {os.EX_TEMPFAIL} retries, any other is a failure",
     )
     group.add_argument("--shell", action="store_true", help="run COMMAND with the shell")
     group.add_argument(
@@ -186,7 +186,7 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
         "--drain-seconds",
         type=float,
         metavar="SECONDS",
-        help=f"for the work in hand when stopped (default: {DRAIN_SECONDS:g})",
+        help=f"time limit for the messages in process after a stop (default: {DRAIN_SECONDS:g})",
     )
     group.add_argument("--until-empty", action="store_true", help="end when no message is ready or in process")
 

@@ -132,7 +132,7 @@ def run_request(args: argparse.Namespace, screen: Screen) -> int:
         with ProgressBar(f"waiting for {count_text(len(ids), 'consumer')}", shown=screen.shows_progress):
             left = _wait(queues, ids, request, args.wait) if args.wait else []
     if left:
-        raise Unavailable(f"asked to {request}, but not there yet: {', '.join(left)}")
+        raise Unavailable(f"asked to {request}, but not done yet by {', '.join(left)}")
     did = f"asked {count_text(len(ids), 'consumer')} to {request}"
     screen.answer({"wish": request, "consumers": ids}, did if ids else "there is no consumer to ask")
     return output.OK

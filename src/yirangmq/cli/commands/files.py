@@ -106,7 +106,7 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
         found += 1
         screen.line(line.rstrip(b"\n")) if screen.json else screen.report(_in_short(journal_line.read(line)))
     if not found and args.id:
-        raise NotFound(f"no file tells of message {args.id!r}", field="id")
+        raise NotFound(f"no file has a record of message {args.id!r}", field="id")
     return output.OK
 
 

@@ -35,9 +35,9 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
     works = "works" if found["works"] else "does not work"
     lines = [f"{found['node']}: {found['role']}, {found['status']}, term {found['term']}, {works}"]
     if peer is None:
-        lines.append("the peer was never heard")
+        lines.append("no contact with the peer yet")
     else:
-        contact_text = f"heard {format_duration(peer['heardSec'])} ago" + (", SILENT" if peer["silent"] else "")
+        contact_text = f"last contact {format_duration(peer['heardSec'])} ago" + (", SILENT" if peer["silent"] else "")
         lines.append(f"{peer['node']}: {peer['role']}, {peer['status']}, term {peer['term']}, {contact_text}")
     if found.get("keysDiffer"):
         lines.append(KEYS_DIFFER)
@@ -78,7 +78,7 @@ def run_switch(args: argparse.Namespace, screen: Screen) -> int:
     now = _call(args, "pair_status")
     peer = now["peer"]
     if now["role"] == "ACTIVE" and peer is None:
-        raise WrongState("the peer was never heard: there is no standby to hand over to", field="switch")
+        raise WrongState("no contact with the peer yet: there is no standby to hand over to", field="switch")
     target = peer["node"] if now["role"] == "ACTIVE" else now["node"]
     with ProgressBar(f"switching to {target}", shown=screen.shows_progress):
         found = _order_switch(args, target)

@@ -286,7 +286,7 @@ def _print_report(report: dict[str, Any], screen: Screen) -> None:
         screen.note(f"{report['queue']} has no processor")
     for row in report["messages"]:
         if row["ok"]:
-            made = "".join(f", {one['hook']} makes one for {one['queue']}" for one in row["produces"])
+            made = "".join(f", {one['hook']} produces one for {one['queue']}" for one in row["produces"])
             screen.report(f"{row['file']}: fits, {count_text(row['bytes'], 'byte')}, SHA-256 {row['sha256']}{made}")
         else:
             field = f"{row['field']}: " if row["field"] else ""

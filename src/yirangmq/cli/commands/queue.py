@@ -113,7 +113,7 @@ def _show(found: dict[str, Any], screen: Screen) -> int:
     if strategy:
         screen.report(f"in flight {found['inFlight']}  {counts}")
     if found["outcomes"]:
-        screen.report(f"outcomes are told to {found['outcomes']}")
+        screen.report(f"outcomes are published to {found['outcomes']}")
     if found["consumers"]:
         screen.table(CONSUMERS, [_consumer(row) for row in found["consumers"]])
     return output.OK
@@ -198,7 +198,7 @@ def run_callback(args: argparse.Namespace, screen: Screen) -> int:
             queues.set_policy(goal, document)
         found = queues.set_dispatch(queue, {"outcomes": None if args.off else goal})
     if args.off:
-        screen.answer({"queue": queue, "outcomes": None}, f"outcomes of {queue} are told no longer")
+        screen.answer({"queue": queue, "outcomes": None}, f"outcomes of {queue} are no longer sent")
     else:
         description = f"outcomes of {queue} go to {args.url}, through {goal}"
         screen.answer({"queue": queue, "outcomes": found["outcomes"], "url": args.url}, description)

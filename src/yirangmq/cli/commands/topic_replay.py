@@ -81,7 +81,7 @@ def run_replay(args: argparse.Namespace, screen: Screen) -> int:
     where = f" to {args.to}" if args.to else ""
     text = f"{'would be replayed' if args.dry_run else 'replayed'}{where}: {count_text(count, 'record')}"
     text += f" from {span.first} to {span.last}" if count else ""
-    text += f"; {known:,} were there already (--new-ids replays them too)" if known else ""
+    text += f"; {known:,} existed already (--new-ids replays them too)" if known else ""
     screen.answer({"to": args.to, **about}, text)
     return output.OK
 
@@ -203,7 +203,7 @@ def run_trim(args: argparse.Namespace, screen: Screen) -> int:
             done = topics.trim(sequence, dry_run=args.dry_run)
         late = [row["name"] for row in topics.subscribers() if row["name"] and row["confirmed"] + 1 < done["first"]]
     value = {"before": sequence, "segments": done["segments"], "bytes": done["size"], "first": done["first"]}
-    verb = "would give up" if args.dry_run else "gave up"
+    verb = "would remove" if args.dry_run else "removed"
     text = f"{verb} {count_text(done['segments'], 'segment')}, {done['size']:,} bytes; the log "
     text += f"{'would begin' if args.dry_run else 'begins'} at {done['first']}"
     screen.answer({**value, "late": late, "dryRun": args.dry_run}, text)

@@ -78,7 +78,7 @@ def _output(args: argparse.Namespace) -> Iterator[BinaryIO]:
         return
     target = Path(args.file)
     if target.exists() and not args.force:
-        raise BadInput(f"{target} is there already; --force writes over it", field="file")
+        raise BadInput(f"{target} exists already; --force overwrites it", field="file")
     partial = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
         with os.fdopen(open_file(partial, os.O_WRONLY | os.O_TRUNC), "wb") as stream:
@@ -120,7 +120,7 @@ def run_import(args: argparse.Namespace, screen: Screen) -> int:
     }
     text = f"{'would have been imported' if args.dry_run else 'imported'}: {count_text(done.stored, 'message')}"
     if done.duplicates:
-        text += f"; {done.duplicates:,} were there already"
+        text += f"; {done.duplicates:,} existed already"
     screen.answer(value, text)
     for queue in done.kept:
         screen.note(f"{queue} keeps its own policy, which differs; --policies replace takes the one from the export")

@@ -235,7 +235,7 @@ SUBCOMMANDS = {
                     "yirangmq pipeline process --from topic:orders --to queue:work --start earliest",
                 ),
                 (
-                    "through steps of one's own, what is there now",
+                    "with steps of your own, once",
                     "yirangmq pipeline process --from topic:orders --to queue:work --steps orders:steps --once",
                 ),
             ),
