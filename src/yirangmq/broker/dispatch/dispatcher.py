@@ -141,8 +141,9 @@ def key_of(envelope: Envelope, attribute: str) -> str:
 
 # -- dispatcher --------------------------------------------------------------------------------------------------------
 
-MAX_PER_WAITER = 256
-"""Upper bound of messages per consumer and commit, so that other consumers get messages too."""
+MAX_ASSIGNED_PER_WAITER = 256
+"""Upper bound of messages per consumer and commit in a queue with a strategy. ``broker.waiting_consumers`` has a larger
+one for the other queues: there the messages of one consumer are leased as whole runs."""
 MAX_ASSIGNED = 256
 """Upper bound of messages assigned per queue and commit."""
 MAX_SCANNED = 512
@@ -150,7 +151,7 @@ MAX_SCANNED = 512
 id."""
 MAX_ASSIGNED_BYTES = 2 * 1024 * 1024
 """Upper bound of payload bytes loaded for assignment per queue and commit."""
-MAX_BYTES_PER_WAITER = 512 * 1024
+MAX_ADDRESSED_BYTES = 512 * 1024
 """Upper bound of payload bytes of addressed messages per consumer and commit."""
 PER_PAGE = 500
 
@@ -293,7 +294,7 @@ class QueueDispatcher:
         for waiter in waiters:
             name = waiter.consumer
             place = namesakes[name] = namesakes.get(name, -1) + 1
-            capacity = max(0, min(waiter.wants(), MAX_PER_WAITER))
+            capacity = max(0, min(waiter.wants(), MAX_ASSIGNED_PER_WAITER))
             found.append(Candidate(name, place, capacity, log.in_flight(queue, name), dispatch.weight(name)))
         return found
 
@@ -336,7 +337,7 @@ class QueueDispatcher:
         found = list(islice(targets(transaction, queue), len(lines)))
         wanted = list(lines) if len(found) == len(lines) else [line for line in found if line in lines]
         for line, waiter in [(number, one) for number in wanted for one in lines[number]]:
-            capacity = min(waiter.wants(), MAX_PER_WAITER) - len(given.get(waiter, ()))
+            capacity = min(waiter.wants(), MAX_ASSIGNED_PER_WAITER) - len(given.get(waiter, ()))
             capacity = self._operations.allowance(transaction, queue, capacity, now) if capacity > 0 else 0
             heads = self._addressed(transaction, queue, line, capacity, now) if capacity else []
             if heads:
@@ -345,7 +346,7 @@ class QueueDispatcher:
                 self.to_serve_again.add(queue)
 
     def _addressed(self, transaction: Transaction, queue: str, line: int, limit: int, now: int) -> list[Head]:
-        heads = heads_of(transaction, queue, line, limit, MAX_BYTES_PER_WAITER, now)
+        heads = heads_of(transaction, queue, line, limit, MAX_ADDRESSED_BYTES, now)
         return self._operations.selector.only_intact(transaction, queue, heads, now)
 
     def _adopt(self, transaction: Transaction, queue: str) -> None:
