@@ -38,7 +38,8 @@ def test_policy_of_an_empty_document_is_built_of_shared_parts_in_five_calls() ->
     finally:
         sys.setprofile(None)
     assert len(calls) <= 5, calls
-    assert policy.retry is read_policy({}, "other").retry and policy.archive is read_policy({}, "other").archive
+    assert policy.retry is read_policy({}, "other").retry
+    assert policy.archive is read_policy({}, "other").archive
 
 
 def test_policy_times_are_milliseconds_inside() -> None:

@@ -235,8 +235,8 @@ class Catchup:
         return True
 
     def _open_parts(self, start: int, stop: int) -> Iterator[FileRange | RecordFrames]:
-        if self._wanted is None and self.task.dialect.sends_stored:
-            return iter(self._reader.pieces(start, stop, size=MAX_PIECE_BYTES))
+        if self.task.dialect.sends_stored:
+            return iter(self._reader.parts(start, stop, self._wanted, MAX_PIECE_BYTES))
         return iter(self._reader.frames(start, stop, self._wanted))
 
     def _drop_parts(self) -> None:

@@ -35,8 +35,9 @@ from yirangmq.fsio.errors import as_store_error, os_errors_translated
 from yirangmq.fsio.permissions import access_in
 from yirangmq.stores.lock import Holder, StoreLock
 from yirangmq.stores.log.check import sound_part
-from yirangmq.stores.log.reader import Chain, LogSegment, SegmentReader, plan_trim
+from yirangmq.stores.log.reader import SegmentReader
 from yirangmq.stores.log.recovery import LogRecovery
+from yirangmq.stores.log.segment import Chain, LogSegment, plan_trim
 from yirangmq.stores.log.segment_files import ZEROS, ActiveSegment, SegmentFileOperations
 from yirangmq.stores.log.segment_set import SegmentSet, segment_size
 from yirangmq.wire import records
