@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.golden_files import golden
+from yirangmq.core.backoff import RandomFraction, backoff_ms
 from yirangmq.core.errors import BadPolicy
-from yirangmq.core.policy import RandomFraction, RetryPolicy, backoff_ms, read_policy, show_policy
+from yirangmq.core.policy import RetryPolicy, read_policy, show_policy
 
 QUEUE = "telemetry"
 

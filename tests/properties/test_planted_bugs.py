@@ -14,8 +14,9 @@ from tests.properties.machine import CONSUMERS, QueueMachine
 from tests.support.stores import Place
 from yirangmq.broker import selection
 from yirangmq.core import transitions
+from yirangmq.core.backoff import RandomFraction
 from yirangmq.core.message import Envelope, Message
-from yirangmq.core.policy import QueuePolicy, RandomFraction, RetryPolicy
+from yirangmq.core.policy import QueuePolicy, RetryPolicy
 from yirangmq.core.ports import AddResult, Transaction
 from yirangmq.core.states import UNFINISHED, State
 from yirangmq.core.validation import line_of

@@ -14,9 +14,10 @@ from typing import Protocol
 
 from yirangmq.broker.event_buffer import EventBuffer
 from yirangmq.core import transitions
+from yirangmq.core.backoff import RandomFraction
 from yirangmq.core.errors import BadInput, NotFound, QueueError
 from yirangmq.core.message import Envelope, Message, MessageRun, lease_span, split_lease_id
-from yirangmq.core.policy import Defaults, RandomFraction
+from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Change, Transaction, new_change
 from yirangmq.format.delivery import MessageDelivery, RunDeliveries
 

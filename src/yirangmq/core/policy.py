@@ -1,4 +1,4 @@
-"""Queue policy: the document's members with defaults and limits, quotas, backoff, and server defaults.
+"""Queue policy: the document's members with defaults and limits, quotas, and server defaults.
 
 Documents have seconds, the values integer milliseconds. The default of a member stands once, at its field in the
 classes below; the reader takes it from there.
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from yirangmq.core import validation
-from yirangmq.core.backoff import backoff_delay
 from yirangmq.core.cron import Cron, read_cron
 from yirangmq.core.dispatch import Dispatch, Strategy, read_dispatch, show_dispatch
 from yirangmq.core.errors import BadInput, BadPolicy, QuotaExceeded
@@ -446,25 +445,6 @@ def _seconds_or_null(milliseconds: int | None) -> float | None:
 
 def _plain(number: float) -> float:
     return int(number) if number == int(number) else number
-
-
-# -- retry backoff -----------------------------------------------------------------------------------------------------
-
-
-class RandomFraction(NamedTuple):
-    """Random number from 0 to 1, passed in by the caller. Only jitter uses it."""
-
-    fraction: float = 0.5
-
-
-def backoff_ms(retry: RetryPolicy, attempt: int, chance: RandomFraction = RandomFraction()) -> int:  # noqa: B008
-    """Return the delay in ms after the ``attempt``-th failure: 1, 2, 4, 8, 16 … s by default, up to ``max_ms``."""
-    first, factor = retry.initial_ms, 1
-    if retry.backoff == "exponential":
-        factor = 2
-    elif retry.backoff == "linear":
-        first *= attempt
-    return round(backoff_delay(first, retry.max_ms, factor, retry.jitter, attempt, chance.fraction))
 
 
 # -- server defaults ---------------------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from yirangmq.broker.credit_window import CreditWindow, UnsettledLeases
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.settle import Leases, Results
 from yirangmq.core import transitions
+from yirangmq.core.backoff import backoff_ms
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import Reason
-from yirangmq.core.policy import backoff_ms
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.webhook import OutgoingNetworks
 from yirangmq.format.cloudevents import content_type

@@ -137,6 +137,15 @@ def _first(segment: LogSegment) -> int:
     return segment.first
 
 
+def oldest_within(chain: Chain, size: int) -> int:
+    """Return the first sequence of the fewest newest segments that together have at least ``size`` bytes."""
+    for segment in reversed(chain):
+        size -= segment.size
+        if size <= 0:
+            return segment.first
+    return chain[0].first
+
+
 def plan_trim(chain: Chain, before: int) -> TrimResult:
     """Return the result of a trim before a sequence: it removes whole segments, and no empty one."""
     going = list(takewhile(lambda segment: segment.first <= segment.tail.last < before, chain))
