@@ -105,7 +105,7 @@ class FullStoreLatch:
         self._refused: StoreFull | None = None
         self._at = 0
         committer.after_commit.append(self._inspect)
-        committer.operations.event_buffer.add_listener(self._on_events)
+        committer.context.event_buffer.add_listener(self._on_events)
 
     def _inspect(self) -> None:
         last_error = self._committer.last_error

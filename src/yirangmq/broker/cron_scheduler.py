@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import publish
 from yirangmq.clock import zone_of
 from yirangmq.core import cron
 from yirangmq.core.errors import BadInput, BadPolicy, QueueError, StoreError
@@ -113,7 +114,7 @@ class PolicyTimer:
         self._is_on = True
         if not self._listens:
             self._listens = True
-            self._committer.operations.event_buffer.add_listener(self._on_events, [QueueChanged])
+            self._committer.context.event_buffer.add_listener(self._on_events, [QueueChanged])
         self._poll()
 
     def stop(self) -> None:
@@ -203,12 +204,12 @@ class Scheduler:
     def _publish(self, transaction: Transaction, ticks: list[Tick]) -> None:
         """Publish the ticks. A tick that is refused, for instance by a quota, is lost; the others are published."""
         now = self._clock.now_ms()
-        operations, sent = self._committer.operations, [(tick, [envelope_of(tick, now)]) for tick in ticks]
+        context, sent = self._committer.context, [(tick, [envelope_of(tick, now)]) for tick in ticks]
         for tick, envelopes in sent:
-            operations.admission.clear(transaction, tick.queue, envelopes)
+            context.admission.clear(transaction, tick.queue, envelopes)
         for tick, envelopes in sent:
             try:
-                operations.publish(transaction, tick.queue, envelopes)
+                publish(context, transaction, tick.queue, envelopes)
             except StoreError:
                 raise
             except QueueError as error:

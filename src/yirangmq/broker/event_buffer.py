@@ -391,7 +391,7 @@ class EventBuffer:
         self._events += [MessagesDropped(queue, "retention", count) for queue, count in aged.items()]
         self._given_up([change for change in changes if change.before.state not in (State.DEAD, State.DRAFT)], now)
 
-    def dropped(self, why: str, changes: Sequence[Change]) -> None:
+    def dropped(self, why: str, changes: Sequence[Change], now: int) -> None:
         if self.is_watched and changes:
             for before in map(before_of, changes):
                 self._begun.pop((before.seq, before.leases), None)
@@ -399,7 +399,7 @@ class EventBuffer:
             counts = Counter(map(queue_of, map(before_of, changes)))
             self._events += [MessagesDropped(queue, why, count) for queue, count in counts.items()]
 
-    def moved(self, goal: State, messages: Sequence[Message]) -> None:
+    def moved(self, goal: State, changes: Sequence[Change], now: int) -> None:
         """Add dead letters that an operator moved to ``goal``."""
         kinds: dict[State, Callable[[str, int], QueueEvent]] = {
             State.READY: MessagesRedriven,
@@ -407,7 +407,7 @@ class EventBuffer:
             State.DROPPED: lambda queue, count: MessagesDropped(queue, "asked", count),
         }
         if self.is_watched:
-            counts = Counter(message.queue for message in messages)
+            counts = Counter(map(queue_of, map(before_of, changes)))
             self._events += [kinds[goal](queue, count) for queue, count in counts.items()]
 
     def _given_up(self, changes: Sequence[Change], now: int) -> None:

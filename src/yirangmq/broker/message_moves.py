@@ -10,6 +10,7 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from yirangmq.broker.changes import apply_changes
 from yirangmq.broker.queries import shown
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.settle import MAX_PER_CALL
@@ -224,8 +225,9 @@ class MessageMover:
         found = [view.message for view in matching(transaction, found, choice.node, self._queues.ahead_ms())]
         afters = move.decide(transaction, found, self._queues.now_ms())
         changes = [Change(before, after) for before, after in zip(found, afters, strict=True)]
-        self._queues.operations.swap(transaction, changes, self._queues.now_ms())
-        self._queues.event_buffer.moved(move.goal, found)
+        context = self._queues.context
+        record = partial(context.event_buffer.moved, move.goal)
+        apply_changes(context, transaction, changes, self._queues.now_ms(), record)
         return [message.id for message in found]
 
 

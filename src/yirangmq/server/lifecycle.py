@@ -30,7 +30,7 @@ from yirangmq.admin.topics import TopicMethods
 from yirangmq.broker.cron_scheduler import Scheduler
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.queries import some_with_leases
-from yirangmq.broker.settle import Leases
+from yirangmq.broker.settle import Leases, release
 from yirangmq.config.config import Config
 from yirangmq.core.access import show as show_programs
 from yirangmq.core.errors import QueueError
@@ -228,7 +228,7 @@ class Shutdown:
     def _release_page(self, transaction: Transaction, queue: str, cursor: str) -> tuple[int, str]:
         page = transaction.scan(queue, State.LEASED, LEASES_PER_PAGE, cursor)
         ours = [lease_id(message) for message in page.messages if message.consumer in self._parts.context.consumers]
-        errors = self._parts.committer.operations.release(transaction, Leases(ours), None)
+        errors = release(self._parts.committer.context, transaction, Leases(ours), None)
         return errors.count(None), page.cursor
 
     async def _submit(self, work: Callable[[Transaction], Any]) -> Any:
@@ -282,7 +282,7 @@ class ServerTick:
         ahead = clock.ahead_ms()
         if ahead != self._ahead:
             set_by, self._ahead = ahead - self._ahead, ahead
-            self._parts.committer.operations.store_time.renew()
+            self._parts.committer.context.store_time.renew()
             log.warning("clock_set", extra=values(set_by_seconds=set_by / 1000, ahead_seconds=ahead / 1000))
 
     def _check_clients(self) -> None:
@@ -384,7 +384,7 @@ class StatusReport:
             ],
             "yirangmq_deliveries_total": [
                 ({"queue": queue, "status": status}, n)
-                for (queue, status), n in sorted(parts.committer.operations.event_buffer.deliveries.totals.items())
+                for (queue, status), n in sorted(parts.committer.context.event_buffer.deliveries.totals.items())
             ],
             "yirangmq_uptime_seconds": [({}, self._uptime())],
             "yirangmq_info": [(labels, 1)],

@@ -27,10 +27,10 @@ from yirangmq.admin.registry import MethodRegistry, PagedMethods, ServerSources
 from yirangmq.admin.topics import TopicMethods
 from yirangmq.broker import expiry_sweeper
 from yirangmq.broker.admission.workers import CheckWorkers
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.cron_scheduler import Scheduler
 from yirangmq.broker.expiry_sweeper import check_unmarked
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import SystemClock, TimeOrderedIds, processors, yield_processor
 from yirangmq.config.config import Config
 from yirangmq.config.settings import OFF
@@ -131,9 +131,9 @@ class Daemon:
         self._started = time.monotonic()
         clock = SystemClock()
         ids = TimeOrderedIds(clock.now_ms)
-        operations = QueueOperations(clock, ids, config.policy_defaults)
+        context = TransactionContext(clock, ids, config.policy_defaults)
         self._committer = GroupCommitter(
-            store, operations, clock, self._loop.call_soon, self._loop.call_later, busy_seconds=config.busy_seconds
+            store, context, clock, self._loop.call_soon, self._loop.call_later, busy_seconds=config.busy_seconds
         )
         self._watchdog = LoopWatchdog(self._loop)
         self._committer.before_commit.append(self._watchdog.note_activity)
@@ -141,7 +141,7 @@ class Daemon:
             busy_poll = BusyPoll(self._loop.call_soon, yield_processor)
             self._committer.before_commit.append(busy_poll.on_request)
             self._committer.after_commit.append(busy_poll.on_reply)
-        self._check_workers = CheckWorkers(operations.admission, self._loop.call_soon_threadsafe)
+        self._check_workers = CheckWorkers(context.admission, self._loop.call_soon_threadsafe)
         self._committer.set_check_workers(self._check_workers)
         self._pages = PagedMethods(store, self._committer, clock, ids, self._loop.call_soon_threadsafe)
         self._disk = _disk_of(config, store)
@@ -158,7 +158,7 @@ class Daemon:
         self._webhooks = Webhooks(
             self._committer, clock, partial(read_secret, Path(config.secrets_folder)), networks=config.outgoing_networks
         )
-        calls = self._build_calls(operations, clock)
+        calls = self._build_calls(context, clock)
         self._context = self._build_context(calls, clock, ids)
         self._webhooks.register(calls, self._context.consumers)
         self._cluster = self._build_cluster() if config.is_clustered else None
@@ -178,13 +178,13 @@ class Daemon:
             self._topics,
         )
         self._alerting = AlertService(config, sources)
-        self._alerting.register(calls, operations.event_buffer)
+        self._alerting.register(calls, context.event_buffer)
         parts = self._build_parts()
         self._status_report = StatusReport(parts)
         self._shutdown = Shutdown(parts)
         self._tick = ServerTick(parts, self._stopping)
 
-    def _build_calls(self, operations: QueueOperations, clock: SystemClock) -> MethodRegistry:
+    def _build_calls(self, context: TransactionContext, clock: SystemClock) -> MethodRegistry:
         """Build the registry of methods that all protocols serve."""
         reasons = (
             self._topic_calls.reasons,
@@ -200,16 +200,16 @@ class Daemon:
         rates = self._monitoring.metrics.rates_of
         facts, clients = (lambda: self._status_report.facts()), (lambda: self._listeners.describe())
         calls = MethodRegistry(
-            operations, self._pages, ServerSources(clock, health, facts, clients, MemoryConsumerRegistry(clock), rates)
+            context, self._pages, ServerSources(clock, health, facts, clients, MemoryConsumerRegistry(clock), rates)
         )
-        self._monitoring.register(operations.event_buffer, calls)
+        self._monitoring.register(context.event_buffer, calls)
         self._topic_calls.register(calls, self._monitoring.feed.on_events)
         self._bridges.calls.register(calls)
         calls.add_entry("programs", lambda committer, given, done: self._status_report.programs(committer, given, done))
         traces = load_traces()
         if traces is not None:
-            operations.event_buffer.add_listener(traces.on_events, [TraceStep])
-            operations.event_buffer.is_traced = True
+            context.event_buffer.add_listener(traces.on_events, [TraceStep])
+            context.event_buffer.is_traced = True
         return calls
 
     def _build_context(self, calls: MethodRegistry, clock: SystemClock, ids: TimeOrderedIds) -> ServerContext:
@@ -270,7 +270,7 @@ class Daemon:
             if self._cluster is None:
                 self._committer.resume_time()
                 self._adopt_defaults()
-                self._committer.submit(self._committer.operations.sweep, _ignore)
+                self._committer.submit(partial(expiry_sweeper.sweep, self._committer.context), _ignore)
                 self._committer.read(check_unmarked)
             never_wait: Callable[[], None] | None = getattr(self._store, "never_wait", None)
             if never_wait is not None:  # from here on other work shares the loop
@@ -319,13 +319,11 @@ class Daemon:
 
     def _adopt_defaults(self) -> None:
         """Adopt changed defaults. Must run before anything acts on due messages."""
-        if self._committer.read(partial(expiry_sweeper.have_changed, defaults=self._committer.operations.defaults)):
+        if self._committer.read(partial(expiry_sweeper.have_changed, defaults=self._committer.context.defaults)):
             from yirangmq.broker.bulk import BulkOperations  # an ordinary start does not load it
             from yirangmq.broker.group_commit_threads import ThreadedGroupCommitter
 
-            BulkOperations(
-                ThreadedGroupCommitter(self._store), self._committer.operations, self._context.clock
-            ).adopt_defaults()
+            BulkOperations(ThreadedGroupCommitter(self._store), self._committer.context).adopt_defaults()
 
     async def _open(self) -> None:
         """Start the topic log and its bridges, then open the listeners. A standby only loads the bridges."""

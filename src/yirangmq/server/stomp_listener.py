@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from yirangmq import __version__
 from yirangmq.broker.queries import some_with_leases
-from yirangmq.broker.settle import Leases
+from yirangmq.broker.settle import Leases, release
 from yirangmq.config.config import Config
 from yirangmq.core.access import AccessGrant
 from yirangmq.core.errors import QueueError
@@ -129,7 +129,7 @@ class StompListener:
     def _release_page(self, queue: str, cursor: str, transaction: Transaction) -> str:
         page = transaction.scan(queue, State.LEASED, LEASES_PER_PAGE, cursor)
         ours = [lease_id(message) for message in page.messages if message.consumer.startswith(CONSUMERS)]
-        self._context.committer.operations.release(transaction, Leases(ours), None, in_place=True)
+        release(self._context.committer.context, transaction, Leases(ours), None, in_place=True)
         return page.cursor
 
     async def _submit(self, work: Any) -> Any:

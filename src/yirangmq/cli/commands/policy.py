@@ -218,7 +218,7 @@ def _put(queues: Queues, queue: str, document: Any) -> dict[str, Any] | None:
         found: dict[str, Any] | None = connection.call(queues, "processor_set", queue=queue, document=document)
         return found
     validation.check_queue(queue)
-    return queues.run(lambda transaction: dry_run.put(transaction, queues.operations, queue, document))
+    return queues.run(lambda transaction: dry_run.put(transaction, queues.context, queue, document))
 
 
 def run_remove(args: argparse.Namespace, screen: Screen) -> int:
@@ -231,7 +231,7 @@ def run_remove(args: argparse.Namespace, screen: Screen) -> int:
 def _rows(queues: Queues, queue: str | None) -> list[dict[str, Any]]:
     if connection.address_of(queues) is not None:
         return [*connection.call(queues, "processors", **({} if queue is None else {"queue": queue}))]
-    return queues.read(lambda transaction: dry_run.processor_rows(transaction, queues.operations, queue))
+    return queues.read(lambda transaction: dry_run.processor_rows(transaction, queues.context, queue))
 
 
 def run_show(args: argparse.Namespace, screen: Screen) -> int:

@@ -7,6 +7,7 @@ client that does not read."""
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from yirangmq.broker import operations, settle
 from yirangmq.broker.credit_window import CreditWindow, PendingLeaseRequest, UnsettledLeases
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.settle import MAX_PER_CALL, Leases, Results
@@ -122,8 +123,8 @@ class ConsumerSide:
             return
         self._client.submit(
             request,
-            lambda transaction: self._committer.operations.lease(
-                transaction, queue, body.limit, span, consumer, MAX_BYTES_PER_WAITER
+            lambda transaction: operations.lease(
+                self._committer.context, transaction, queue, body.limit, span, consumer, MAX_BYTES_PER_WAITER
             ),
             lambda got: self._deliver(request, queue, got),
             LEASE_WEIGHT,
@@ -207,12 +208,14 @@ class ConsumerSide:
 
     def ack(self, request: int, body: calls.Settle) -> None:
         self._settle(
-            request, body.leases, lambda work, leases: self._committer.operations.ack(work, leases, body.consumer)
+            request, body.leases, lambda work, leases: settle.ack(self._committer.context, work, leases, body.consumer)
         )
 
     def release(self, request: int, body: calls.Settle) -> None:
         self._settle(
-            request, body.leases, lambda work, leases: self._committer.operations.release(work, leases, body.consumer)
+            request,
+            body.leases,
+            lambda work, leases: settle.release(self._committer.context, work, leases, body.consumer),
         )
 
     def nack(self, request: int, body: calls.Nack) -> None:
@@ -221,7 +224,7 @@ class ConsumerSide:
         self._settle(
             request,
             body.leases,
-            lambda work, leases: self._committer.operations.nack(work, leases, body.consumer, cause),
+            lambda work, leases: settle.nack(self._committer.context, work, leases, body.consumer, cause),
         )
 
     def _settle(self, request: int, texts: list[str], verb: Callable[[Any, Leases], Results]) -> None:
@@ -249,7 +252,7 @@ class ConsumerSide:
                 subscription.ledger.extended(kept, span)
 
         def work(transaction: Transaction, leases: Leases) -> Results:
-            return self._committer.operations.extend(transaction, leases, body.consumer, span)
+            return settle.extend(self._committer.context, transaction, leases, body.consumer, span)
 
         self._client.submit(request, self._allowed(leases, work), reply)
 

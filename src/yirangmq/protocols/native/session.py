@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from yirangmq.admin.registry import verb_of
+from yirangmq.broker import operations
 from yirangmq.broker.settle import MAX_PER_CALL, Leases
 from yirangmq.core import validation
 from yirangmq.core.access import ANYWHERE, CONSUME, GREET, PUBLISH, AccessGrant
@@ -327,7 +328,7 @@ class NativeSession:
         envelopes = codec.envelopes(queue, body.messages, self._context.ids, now)
         self.submit(
             request,
-            lambda transaction: self._committer.operations.publish(transaction, queue, envelopes),
+            lambda transaction: operations.publish(self._committer.context, transaction, queue, envelopes),
             lambda stored: self.answer(FrameKind.STORED, request, codec.stored(stored)),
         )
 
