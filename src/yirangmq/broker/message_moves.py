@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 
 from yirangmq.broker.changes import apply_changes
 from yirangmq.broker.queries import shown
+from yirangmq.broker.queue_api import QueueStore
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.settle import MAX_PER_CALL
 from yirangmq.core import transitions, validation
 from yirangmq.core.errors import BadInput, NotFound, WrongState
 from yirangmq.core.filter import FilterNode, Lookup, fields_of, matches, parse
 from yirangmq.core.message import RANK_LAST, Envelope, Message, MessageFailure
-from yirangmq.core.ports import Change, MoveResult, Transaction
+from yirangmq.core.ports import Change, MoveResult, ReadTransaction, Transaction
 from yirangmq.core.states import State
 from yirangmq.format.delivery import MessageView
 from yirangmq.format.envelope import header_of, payload_value
@@ -33,7 +34,9 @@ FROM_ENVELOPE = frozenset({"type", "version", "traceId", "publishedAt", "attribu
 FROM_FAILURE = frozenset({"reasonMessage", "failedAt", "consumerId"})
 
 
-def search(queues: Queues, queue: str, state: State, node: FilterNode, *, bodies: bool = True) -> Iterator[MessageView]:
+def search(
+    queues: QueueStore, queue: str, state: State, node: FilterNode, *, bodies: bool = True
+) -> Iterator[MessageView]:
     """Yield every match of one state, in the order of ``Transaction.scan``.
 
     Without ``bodies`` a ``MessageView`` has its envelope and its failure only if the filter needed them."""
@@ -49,7 +52,9 @@ def search(queues: Queues, queue: str, state: State, node: FilterNode, *, bodies
             return
 
 
-def matching(transaction: Transaction, messages: Sequence[Message], node: FilterNode, ahead: int) -> list[MessageView]:
+def matching(
+    transaction: ReadTransaction, messages: Sequence[Message], node: FilterNode, ahead: int
+) -> list[MessageView]:
     """Return the matching messages, with the parts that the filter needed.
 
     Times in the filter are wall-clock times; the wall clock is ``ahead`` ms ahead of store time. Times in the result
@@ -105,7 +110,7 @@ def lookup_of(message: Message, envelope: Envelope | None, failure: MessageFailu
 
 
 def search_page(
-    transaction: Transaction,
+    transaction: ReadTransaction,
     *,
     queue: str,
     state: State,

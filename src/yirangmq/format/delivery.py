@@ -99,6 +99,38 @@ class MessageDelivery(NamedTuple):
         return b'{"message":%s,"lease":%s,"policy":%s}' % (as_json(self.envelope), dumps(lease), dumps(self.policy))
 
 
+class LeasedMessage(Protocol):
+    """A leased message, as ``lease`` returns it: ``MessageDelivery``, or ``client.values.Delivery`` from a server."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def queue(self) -> str: ...
+
+    @property
+    def lease_id(self) -> str: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+    @property
+    def envelope(self) -> Envelope: ...
+
+    @property
+    def payload(self) -> bytes: ...
+
+    @property
+    def header(self) -> dict[str, Any]: ...
+
+    @property
+    def policy(self) -> dict[str, Any]: ...
+
+    def value(self) -> Any: ...
+
+    def as_json(self) -> bytes: ...
+
+
 class HasLeaseId(Protocol):
     """Any leased message, in this process or from a server."""
 

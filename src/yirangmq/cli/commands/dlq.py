@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-from yirangmq.broker.dead_letters import KINDS, DeadLetters
+from yirangmq.broker.dead_letters import KINDS
+from yirangmq.broker.queue_api import DeadLetterApi
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import shorten_instant
 from yirangmq.cli.command import Command
@@ -178,7 +179,7 @@ def _chosen(args: argparse.Namespace) -> dict[str, Any]:
 
 
 @contextmanager
-def _open_dead_letters(args: argparse.Namespace, screen: Screen) -> Iterator[DeadLetters]:
+def _open_dead_letters(args: argparse.Namespace, screen: Screen) -> Iterator[DeadLetterApi]:
     """Open the dead letters. A command without a selection is refused before it creates a store."""
     validation.check_selection(args.filter, args.id, all=args.all)
     with connection.open_or_create(args) as queues, ProgressBar(args.verb, None, shown=screen.shows_progress) as show:

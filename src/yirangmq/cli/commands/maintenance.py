@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from yirangmq.broker.message_moves import BACKLOG
-from yirangmq.broker.queues import Queues
+from yirangmq.broker.queue_api import QueueStore
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
@@ -16,7 +16,7 @@ from yirangmq.cli.output import Screen
 from yirangmq.cli.table import TableColumn
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound, QueueError, StoreBusy, StoreDamaged, WrongState
-from yirangmq.core.ports import Finding, Transaction
+from yirangmq.core.ports import Finding, ReadTransaction
 from yirangmq.core.states import STORED_STATES, State
 from yirangmq.stores.open import find_wide_permissions, salvage_store
 
@@ -59,7 +59,7 @@ def run_drop(args: argparse.Namespace, screen: Screen) -> int:
         return _drop_ids(args, screen, queues)
 
 
-def _drop_ids(args: argparse.Namespace, screen: Screen, queues: Queues) -> int:
+def _drop_ids(args: argparse.Namespace, screen: Screen, queues: QueueStore) -> int:
     """Drop all of the messages, or none if one of them does not exist."""
     ids = list(dict.fromkeys(validation.check_id(id) for id in args.ids))
     validation.check_queue(args.queue)
@@ -81,7 +81,7 @@ def _raise_first(errors: list[QueueError | None]) -> None:
             raise error
 
 
-def _drop_queue(args: argparse.Namespace, screen: Screen, queues: Queues) -> int:
+def _drop_queue(args: argparse.Namespace, screen: Screen, queues: QueueStore) -> int:
     validation.check_queue(args.queue)
     if not queues.read(lambda transaction: transaction.has_queue(args.queue)):
         raise NotFound(f"there is no queue {args.queue!r}", field="queue")
@@ -143,10 +143,10 @@ def run_sweep(args: argparse.Namespace, screen: Screen) -> int:
     return output.OK
 
 
-def _due(queues: Queues) -> dict[str, int]:
+def _due(queues: QueueStore) -> dict[str, int]:
     now = queues.now_ms()
 
-    def work(transaction: Transaction) -> dict[str, int]:
+    def work(transaction: ReadTransaction) -> dict[str, int]:
         return dict(Counter(message.state.value for message in transaction.due(now, MAX_DUE)))
 
     return queues.read(work)

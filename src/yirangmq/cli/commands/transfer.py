@@ -43,10 +43,11 @@ def import_options(parser: argparse.ArgumentParser) -> None:
 
 def run_export(args: argparse.Namespace, screen: Screen) -> int:
     with connection.open_existing(args, bypass_server=True) as queues:
-        total = export_import.total(queues, args.queue)
+        store = connection.local_store(queues)
+        total = export_import.total(store, args.queue)
         with _output(args) as stream, ProgressBar("exporting", total, shown=screen.shows_progress) as show:
             done = export_import.export(
-                queues, stream.write, args.queue, lambda messages, _: show(messages, f"{messages:,} messages")
+                store, stream.write, args.queue, lambda messages, _: show(messages, f"{messages:,} messages")
             )
     text = f"exported {count_text(done.messages, 'message')} of {count_text(len(done.queues), 'queue')}"
     if args.file == "-":
@@ -91,7 +92,7 @@ def run_import(args: argparse.Namespace, screen: Screen) -> int:
             ProgressBar("importing", size, shown=screen.shows_progress) as show,
         ):
             done = export_import.load(
-                queues,
+                connection.local_store(queues),
                 _lines(stream),
                 policies=args.policies,
                 dry_run=args.dry_run,

@@ -14,7 +14,7 @@ from typing import Any
 
 from yirangmq.admin.queue_lists import PAGE
 from yirangmq.broker import queries
-from yirangmq.broker.queues import Queues
+from yirangmq.broker.queue_api import QueueStore
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import count_text, format_duration
 from yirangmq.cli.command import Command
@@ -53,7 +53,7 @@ def limit_of(args: argparse.Namespace, screen: Screen) -> int | None:
     return None if args.all or screen.json else SHOWN
 
 
-def page(queues: Queues, cursor: str = "", prefix: str = "", limit: int = PAGE, queue: str | None = None) -> Row:
+def page(queues: QueueStore, cursor: str = "", prefix: str = "", limit: int = PAGE, queue: str | None = None) -> Row:
     """Return a page of rows as ``status`` does: ``queues``, ``cursor``, ``all``, ``overdue``. A server adds its own
     facts."""
     if connection.address_of(queues) is not None:
@@ -71,10 +71,10 @@ def page(queues: Queues, cursor: str = "", prefix: str = "", limit: int = PAGE, 
             "all": queries.queue_totals(transaction),
         }
 
-    return queues.read(work)
+    return connection.local_store(queues).read(work)
 
 
-def rows(queues: Queues, prefix: str = "") -> Iterator[Row]:
+def rows(queues: QueueStore, prefix: str = "") -> Iterator[Row]:
     """Yield the rows of all queues, reading one page at a time."""
     cursor, is_first = "", True
     while cursor or is_first:
@@ -83,11 +83,11 @@ def rows(queues: Queues, prefix: str = "") -> Iterator[Row]:
         cursor, is_first = found["cursor"], False
 
 
-def first_rows(queues: Queues, limit: int | None, prefix: str = "") -> list[Row]:
+def first_rows(queues: QueueStore, limit: int | None, prefix: str = "") -> list[Row]:
     return list(islice(rows(queues, prefix), limit))
 
 
-def rows_of_queues(queues: Queues, wanted: Sequence[str]) -> list[Row]:
+def rows_of_queues(queues: QueueStore, wanted: Sequence[str]) -> list[Row]:
     """Return the rows of the named queues."""
     return [row for queue in wanted for row in page(queues, queue=validation.check_queue(queue))["queues"]]
 
@@ -98,7 +98,7 @@ def note_more(screen: Screen, shown: int, all_queues: int, prefix: str) -> None:
     screen.note(f"{all_queues - shown} more queues; --all shows them, --prefix those whose names begin so")
 
 
-def counts_of_all(queues: Queues, queue: str | None) -> dict[str, dict[str, int]]:
+def counts_of_all(queues: QueueStore, queue: str | None) -> dict[str, dict[str, int]]:
     """Return the totals of each queue. They are read in pages, so that no other process waits for long."""
     found: dict[str, dict[str, int]] = {}
     chosen = queues.queues() if queue is None else [queue]
@@ -202,7 +202,7 @@ def _top_live(args: argparse.Namespace, screen: Screen, snapshots: Iterator[Row]
     return output.OK
 
 
-def _snapshots(queues: Queues, queue: str | None) -> Iterator[Row]:
+def _snapshots(queues: QueueStore, queue: str | None) -> Iterator[Row]:
     """Yield snapshots. A server reports its rates; without one they are computed since the previous snapshot."""
     address = connection.address_of(queues)
     before: dict[str, Any] = {}
@@ -295,17 +295,17 @@ def run_watch(args: argparse.Namespace, screen: Screen) -> int:
     return output.OK
 
 
-def _server_events(queues: Queues, queue: str | None, screen: Screen) -> Iterator[Row]:
+def _server_events(queues: QueueStore, queue: str | None, screen: Screen) -> Iterator[Row]:
     last: int | None = None
     while True:
-        part = queues.call("watch", queue=queue, after=last, wait=WAIT_SECONDS)  # type: ignore[attr-defined]
+        part = connection.call(queues, "watch", queue=queue, after=last, wait=WAIT_SECONDS)
         last = part["last"]
         if part["missed"]:
             screen.note(f"{part['missed']} events were missed")
         yield from part["events"]
 
 
-def _polled_events(queues: Queues, queue: str | None) -> Iterator[Row]:
+def _polled_events(queues: QueueStore, queue: str | None) -> Iterator[Row]:
     before: dict[str, Any] | None = None
     while True:
         at, totals = iso(queues.wall_ms()), counts_of_all(queues, queue)
@@ -333,7 +333,7 @@ def _line(event: Row) -> str:
 def run_metrics(args: argparse.Namespace, screen: Screen) -> int:
     with connection.open_read_only(args, screen) as queues:
         if connection.address_of(queues) is not None:
-            text = queues.call("metrics")  # type: ignore[attr-defined]  # a server's
+            text = connection.call(queues, "metrics")
         else:
             screen.note("no server: only what the store itself can tell")
             found = page(queues)
