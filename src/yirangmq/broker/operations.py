@@ -182,18 +182,18 @@ def lease(
     The payloads take at most ``most_bytes``; a single larger message is still leased. A paused queue leases
     nothing."""
     now = context.clock.now_ms()
-    limit = allowance(context, transaction, queue, limit, now)
+    policy = transaction.policy(queue)
+    limit = allowance(context, transaction, queue, policy, limit, now)
     if not limit:
         return []
-    policy = transaction.policy(queue)
     if policy.dispatch is not None and policy.dispatch.strategy in BY_NAME:
         return lease_for_poll(context, transaction, queue, policy.dispatch, limit, span, consumer_id, now)
     until = now + (policy.visibility_ms if span is None else span)
     target = validation.line_of(consumer_id)
-    runs = select_runs(context, transaction, queue, limit, target, most_bytes)
+    runs = select_runs(context, transaction, queue, policy, limit, target, most_bytes)
     if runs is not None:
         transition = partial(transitions.lease, now=now, until=until, consumer=consumer_id)
-        return lease_runs(context, transaction, runs, transition, now)
+        return lease_runs(context, transaction, policy, runs, transition, now)
     heads = select(context, transaction, queue, limit, target, most_bytes, now)
     return lease_heads(context, transaction, queue, heads, span, consumer_id, now)
 

@@ -19,6 +19,7 @@ from yirangmq.broker.expiry_sweeper import sweep_if_due, sweep_once
 from yirangmq.core import transitions
 from yirangmq.core.errors import PayloadDamaged, QueueError
 from yirangmq.core.message import RANK_LAST, Envelope, Message, MessageRun, sizes_of
+from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Change, Transaction, new_change
 from yirangmq.core.states import State
 from yirangmq.format.delivery import MessageDelivery, new_message_delivery
@@ -70,9 +71,9 @@ def damaged(envelopes: Iterable[Envelope]) -> bool:
     return any(map(digest_problem, envelopes))
 
 
-def has_digests(context: TransactionContext, transaction: Transaction, queue: str) -> bool:
+def has_digests(context: TransactionContext, policy: QueuePolicy, queue: str) -> bool:
     """Return True if the queue keeps the SHA-256 of its payloads."""
-    chain = context.defaults.chain_in(transaction.policy(queue), queue)
+    chain = context.defaults.chain_in(policy, queue)
     return chain is not None and chain.integrity
 
 
@@ -84,9 +85,9 @@ def quarantine(
     now: int,
 ) -> bool:
     """Move messages with a damaged payload to the dead letters, or park them. Return True if there was one."""
-    if not has_digests(context, transaction, queue):
-        return False
     policy = transaction.policy(queue)
+    if not has_digests(context, policy, queue):
+        return False
     changes = []
     for message, envelope in found:
         text = digest_problem(envelope)
@@ -103,7 +104,8 @@ def damage_error(
     context: TransactionContext, transaction: Transaction, message: Message, envelope: Envelope
 ) -> QueueError | None:
     """Return the error of a damaged message that was requested by id; None if it is intact."""
-    text = digest_problem(envelope) if has_digests(context, transaction, message.queue) else ""
+    policy = transaction.policy(message.queue)
+    text = digest_problem(envelope) if has_digests(context, policy, message.queue) else ""
     return PayloadDamaged(f"message {message.id} is not handed out: {text}") if text else None
 
 
@@ -132,21 +134,26 @@ def select(
 
 
 def select_runs(
-    context: TransactionContext, transaction: Transaction, queue: str, limit: int, target: int, most_bytes: int | None
+    context: TransactionContext,
+    transaction: Transaction,
+    queue: str,
+    policy: QueuePolicy,
+    limit: int,
+    target: int,
+    most_bytes: int | None,
 ) -> list[tuple[MessageRun, list[Envelope]]] | None:
     """Like ``select``, but return whole runs. Return None if a message needs individual treatment: schema,
     strict order, damaged payload."""
     runs = transaction.run_operations()
     if runs is None:
         return None
-    policy = transaction.policy(queue)
     if policy.schemas or policy.is_ordered:
         return None
     asked = _asked(context, queue, limit, most_bytes)
     found = runs.head_runs(queue, asked, target)
     if not found:
         return found
-    if has_digests(context, transaction, queue) and any(damaged(envelopes) for _, envelopes in found):
+    if has_digests(context, policy, queue) and any(damaged(envelopes) for _, envelopes in found):
         return None
     sizes = [size for _, envelopes in found for size in sizes_of(envelopes)]
     left = _kept(context, queue, limit, asked, sizes, most_bytes)
@@ -237,10 +244,11 @@ def _bury_unfit(
 # -- lease -------------------------------------------------------------------------------------------------------------
 
 
-def allowance(context: TransactionContext, transaction: Transaction, queue: str, wanted: int, now: int) -> int:
-    """Return how many of ``wanted`` messages the queue's policy allows to lease now."""
+def allowance(
+    context: TransactionContext, transaction: Transaction, queue: str, policy: QueuePolicy, wanted: int, now: int
+) -> int:
+    """Return how many of ``wanted`` messages the queue's policy allows to lease now. Due messages are swept before."""
     sweep_if_due(context, transaction, now)
-    policy = transaction.policy(queue)
     if policy.paused:
         return 0
     if policy.is_ordered:

@@ -20,6 +20,7 @@ from yirangmq.core import transitions
 from yirangmq.core.backoff import RandomFraction
 from yirangmq.core.errors import BadInput, NotFound, QueueError
 from yirangmq.core.message import Envelope, Message, MessageRun, lease_span, split_lease_id
+from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Change, Transaction, new_change
 from yirangmq.format.delivery import MessageDelivery, RunDeliveries
 
@@ -80,6 +81,7 @@ class LeaseIds(Protocol):
 def lease_runs(
     context: TransactionContext,
     transaction: Transaction,
+    policy: QueuePolicy,
     runs: Sequence[tuple[MessageRun, list[Envelope]]],
     transition: Callable[[Message], Message],
     now: int,
@@ -88,7 +90,6 @@ def lease_runs(
     operations = transaction.run_operations()
     if not runs or operations is None:
         return []
-    policy = transaction.policy(runs[0][0].row.queue)
     leased = []
     for run, envelopes in runs:
         after = run._replace(row=transition(run.row))

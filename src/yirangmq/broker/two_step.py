@@ -255,14 +255,15 @@ class ClaimOperations:
     def claim(self, transaction: Transaction, queue: str, limit: int) -> list[Message]:
         """Claim the first ready messages. Their content is fetched by id."""
         now = self._clock.now_ms()
-        limit = allowance(self._context, transaction, queue, limit, now)
-        dispatch = transaction.policy(queue).dispatch
+        policy = transaction.policy(queue)
+        limit = allowance(self._context, transaction, queue, policy, limit, now)
+        dispatch = policy.dispatch
         if dispatch is not None and dispatch.strategy in BY_NAME:
             return []  # the strategy assigns by consumer id, and a claim has none
         found = self._first(transaction, queue, limit, now) if limit else []
         if not found:
             return []
-        until = now + self._context.defaults.claim_in(transaction.policy(queue))
+        until = now + self._context.defaults.claim_in(policy)
         claimed = [transitions.claim(message, now, until, transitions.MQ_CONSUMER) for message in found]
         changes = [new_change((before, after, None)) for before, after in zip(found, claimed, strict=True)]
         apply_leases(self._context, transaction, changes, is_delivery=dispatch is not None)
@@ -274,7 +275,7 @@ class ClaimOperations:
 
         ``scan`` lists messages addressed to a single consumer after all others."""
         policy = transaction.policy(queue)
-        if not policy.schemas and not policy.is_ordered and not has_digests(self._context, transaction, queue):
+        if not policy.schemas and not policy.is_ordered and not has_digests(self._context, policy, queue):
             found = transaction.scan(queue, State.READY, limit).messages
             if not any(message.target or 0 < message.expires_at <= now for message in found):
                 return found
@@ -295,7 +296,7 @@ class ClaimOperations:
         rows = messages_by_id(self._context, transaction, queue, ids, now)
         until = now + self._context.defaults.active_in(transaction.policy(queue))
         claimed = [row for row in rows.values() if row is not None and row.state is State.CLAIMED]
-        if claimed and has_digests(self._context, transaction, queue):
+        if claimed and has_digests(self._context, transaction.policy(queue), queue):
             envelopes = zip(claimed, transaction.envelopes(claimed), strict=True)
             heads = [(row, envelope) for row, envelope in envelopes if envelope is not None]
             if quarantine(self._context, transaction, queue, heads, now):
@@ -323,7 +324,10 @@ class ClaimOperations:
                 readable.append(transitions.readable(row))
             except QueueError as error:
                 found[id] = error
-        is_checked = bool(readable) and has_digests(self._context, transaction, readable[0].queue)
+        is_checked = False
+        if readable:
+            queue = readable[0].queue
+            is_checked = has_digests(self._context, transaction.policy(queue), queue)
         for row, envelope in zip(readable, transaction.envelopes(readable), strict=True):
             if envelope is None:
                 found[row.id] = NotFound(transitions.NO_SUCH_MESSAGE)

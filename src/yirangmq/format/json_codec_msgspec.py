@@ -32,7 +32,8 @@ def dumps(value: Any) -> bytes:
 def members(data: bytes) -> dict[str, bytes] | None:
     try:
         data.decode()  # msgspec skips raw members without checking that they are UTF-8
-        return {key: bytes(raw) for key, raw in _decode_members(data).items()}
+        found = _decode_members(data)
+        return dict(zip(found, map(bytes, found.values()), strict=True))
     except msgspec.ValidationError:
         loads(data)
         return None

@@ -137,7 +137,8 @@ class FrameReader:
         try:
             while end - at >= HEAD.size:
                 length, version, kind, flags, request = HEAD.unpack_from(data, at)
-                check_head(length, version, flags, self.max_frame)
+                if version != VERSION or flags or length > self.max_frame:
+                    check_head(length, version, flags, self.max_frame)
                 if end - at < HEAD.size + length:
                     self._need = HEAD.size + length
                     break

@@ -102,7 +102,7 @@ def serve(
 ) -> Served:
     waiters = list(line)
     members = _attendance(context, transaction, queue, dispatch, waiters, now).members(now, dispatch.grace_ms)
-    if not allowance(context, transaction, queue, 1, now):
+    if not allowance(context, transaction, queue, transaction.policy(queue), 1, now):
         return []
     given: dict[Any, list[Any]] = {}
     if dispatch.strategy is Strategy.BROADCAST:
@@ -149,7 +149,11 @@ def _serve_by_strategy(
     _adopt(context, transaction, queue)
     candidates = _candidates(context, queue, dispatch, able)
     capacity = sum(one.capacity for one in candidates)
-    limit = allowance(context, transaction, queue, min(capacity, MAX_ASSIGNED), now) if capacity else 0
+    limit = (
+        allowance(context, transaction, queue, transaction.policy(queue), min(capacity, MAX_ASSIGNED), now)
+        if capacity
+        else 0
+    )
     if not limit:
         return
     candidates += [Candidate(name, 0, 0) for name in members if all(name != one.consumer for one in able)]
@@ -230,7 +234,9 @@ def _give_addressed(
     wanted = list(lines) if len(found) == len(lines) else [line for line in found if line in lines]
     for line, waiter in [(number, one) for number in wanted for one in lines[number]]:
         capacity = min(waiter.wants(), MAX_ASSIGNED_PER_WAITER) - len(given.get(waiter, ()))
-        capacity = allowance(context, transaction, queue, capacity, now) if capacity > 0 else 0
+        capacity = (
+            allowance(context, transaction, queue, transaction.policy(queue), capacity, now) if capacity > 0 else 0
+        )
         heads = _addressed(context, transaction, queue, line, capacity, now) if capacity else []
         if heads:
             got = lease_heads(context, transaction, queue, heads, waiter.span_ms, waiter.consumer, now)

@@ -5,7 +5,7 @@ declared structs and take a third of the time to build."""
 
 from collections.abc import Sequence
 from itertools import repeat
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, cast
 
 from yirangmq.core import validation
@@ -18,6 +18,7 @@ from yirangmq.format.json_codec import members
 from yirangmq.wire import messages
 
 _DELIVERED = [itemgetter(Envelope._fields.index(name)) for name in ("published_at", "header", "payload", "is_json")]
+_new_id = attrgetter("id")
 _id_of, _is_duplicate, _why_not = (itemgetter(AddResult._fields.index(name)) for name in ("id", "duplicate", "refused"))
 _HEADER, _PAYLOAD = (
     itemgetter(messages.DeliveredMessageBody.__struct_fields__.index(name)) for name in ("header", "payload")
@@ -28,7 +29,7 @@ MESSAGE_BYTES = 160
 
 def envelopes(queue: str, messages: Sequence[messages.OutgoingMessageBody], ids: Ids, now: int) -> list[Envelope]:
     """Validate messages to be published and build their envelopes. A message without an id gets a new one."""
-    given = [new.id for new in messages]
+    given = [*map(_new_id, messages)]
     if not all(given):
         fresh = iter(ids.new(given.count("")))
         given = [id or next(fresh) for id in given]
@@ -36,12 +37,13 @@ def envelopes(queue: str, messages: Sequence[messages.OutgoingMessageBody], ids:
     for new in messages:
         if new.is_json:
             _check_json(new.payload)
-    return [
-        _envelope(queue, new, id, now)
-        if new.header or new.delay_ms or new.ttl_ms
-        else new_envelope((queue, id, RANK_LAST, now, now, 0, None, "", new.payload, new.is_json, 0, 0))
-        for new, id in zip(messages, given, strict=True)
-    ]
+    made = []
+    for new, id in zip(messages, given, strict=True):
+        if new.header or new.delay_ms or new.ttl_ms:
+            made.append(_envelope(queue, new, id, now))
+        else:
+            made.append(new_envelope((queue, id, RANK_LAST, now, now, 0, None, "", new.payload, new.is_json, 0, 0)))
+    return made
 
 
 def _envelope(queue: str, new: messages.OutgoingMessageBody, id: str, now: int) -> Envelope:

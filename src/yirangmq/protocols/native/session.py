@@ -16,7 +16,6 @@ from yirangmq.broker import operations
 from yirangmq.broker.settle import MAX_PER_CALL, Leases
 from yirangmq.core import validation
 from yirangmq.core.access import ANYWHERE, CONSUME, GREET, PUBLISH, AccessGrant
-from yirangmq.core.active_guard import check
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError, UnknownClient
 from yirangmq.core.ports import Transaction
 from yirangmq.protocols import context
@@ -119,6 +118,8 @@ class NativeSession:
         self._is_hello_delayed = False
         """The HELLO is delayed because of earlier wrong tokens, or was; a second HELLO is refused."""
         self._reader = FrameReader(server_context.identity.max_frame if self.is_authenticated else MAX_GREETING_BYTES)
+        self.free_space = self._reader.free_space
+        """Return the buffer for the next bytes, or None if the caller may use any buffer."""
         self.consumer_side: ConsumerSide = ConsumerSide(
             self, server_context.committer, server_context.clock, server_context.consumers
         )
@@ -134,10 +135,6 @@ class NativeSession:
         """The client does not read: no messages are pushed to it and no bytes are read from it."""
 
     # -- bytes in -------------------------------------------------------------------------------------------------
-
-    def free_space(self) -> memoryview | None:
-        """Return the buffer for the next bytes, or None if the caller may use any buffer."""
-        return self._reader.free_space()
 
     def filled(self, count: int) -> None:
         """Process ``count`` bytes that were read into the buffer of ``free_space``."""
@@ -156,7 +153,7 @@ class NativeSession:
             for frame in frames:
                 self.frames += 1
                 self._handle(frame)
-                if self.closed or self.is_full:
+                if self.closed or self.pending >= self.max_pending or self.is_write_paused:
                     break
         except QueueError as error:
             if isinstance(error, NotAllowed):
@@ -194,7 +191,9 @@ class NativeSession:
             if handler is None:
                 raise BadInput(f"a client does not send frames of kind {frame.kind}", field="kind")
             if frame.kind in _ACTIVE_ONLY:
-                check(self._committer.guard)
+                guard = self._committer.guard
+                if not guard.is_on:
+                    raise guard.refusal()
             if self.grant is not None:
                 context.check(self.grant, FRAMES[frame.kind], None if frame.kind in TOPIC_FRAMES else ANYWHERE, "kind")
             handler(self, frame.request, messages.read(frame.kind, frame.body))
