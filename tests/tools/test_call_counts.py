@@ -10,7 +10,7 @@ import pytest
 
 from tools import module_trace
 
-BOUNDS = {"socket publish": 132, "http publish": 160, "lease and ack": 338, "publish --db": 425}
+BOUNDS = {"socket publish": 128, "http publish": 158, "lease and ack": 315, "publish --db": 425}
 
 
 @pytest.fixture(scope="module")

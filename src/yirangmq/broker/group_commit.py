@@ -193,7 +193,12 @@ class GroupCommitter:
         self._planned = False
         if self._is_running_long_job:
             return
-        batch = self._next_batch()
+        jobs = self._jobs
+        if len(jobs) > MAX_PER_COMMIT:
+            batch = [jobs.popleft() for _ in range(MAX_PER_COMMIT)]
+        else:
+            batch = [*jobs]
+            jobs.clear()
         for hook in self.on_taken:
             try:
                 hook()
@@ -226,14 +231,6 @@ class GroupCommitter:
                 self._start_long_job(self._long.popleft())
             elif self._jobs:
                 self.plan()
-
-    def _next_batch(self) -> list[CommitJob]:
-        jobs = self._jobs
-        if len(jobs) > MAX_PER_COMMIT:
-            return [jobs.popleft() for _ in range(MAX_PER_COMMIT)]
-        batch = [*jobs]
-        jobs.clear()
-        return batch
 
     def _answer_batch(self, batch: list[CommitJob], served: Served) -> None:
         needing_check = self._runner.needing_check
@@ -391,7 +388,9 @@ class GroupCommitter:
             with self._store.transaction() as transaction:
                 requests = self._runner.run(batch, transaction)
                 served = self.waiting_consumers.serve(transaction)
-                self._set_alarm(transaction)
+                due = transaction.next_due(before=self._alarm_at)
+                if due is not None:
+                    self._set_alarm(due)
                 worked = self._seconds()
             requests = self._crowd = requests + len(served)
             ended = self._seconds()
@@ -444,11 +443,8 @@ class GroupCommitter:
         leases = Leases([delivery.lease_id for delivery in deliveries])
         self.submit(lambda transaction: release(self.context, transaction, leases, None), no_reply)
 
-    def _set_alarm(self, transaction: Transaction) -> None:
+    def _set_alarm(self, due: int) -> None:
         """Set a timer for the next message that falls due."""
-        due = transaction.next_due(before=self._alarm_at)
-        if due is None:
-            return
         self._alarm_at = due
         seconds = max(0.0, (due - self._clock.now_ms()) / 1000)
         self.later(min(seconds, MAX_TIMER_SECONDS), lambda: self._ring(due))

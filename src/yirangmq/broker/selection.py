@@ -155,6 +155,8 @@ def select_runs(
         return found
     if has_digests(context, policy, queue) and any(damaged(envelopes) for _, envelopes in found):
         return None
+    if asked == limit == 1:  # a single message is leased whatever its size
+        return found
     sizes = [size for _, envelopes in found for size in sizes_of(envelopes)]
     left = _kept(context, queue, limit, asked, sizes, most_bytes)
     kept = []

@@ -168,7 +168,9 @@ class RunDeliveries(Sequence[MessageDelivery]):
     def leases(self) -> list[str]:
         """The lease id of each delivery."""
         if self._leases is None:
-            self._leases = [lease for run, _ in self.runs for lease in run.leases()]
+            self._leases = []
+            for run, _ in self.runs:
+                self._leases += run.leases()
         return self._leases
 
     def _all(self) -> list[MessageDelivery]:
@@ -181,7 +183,10 @@ class RunDeliveries(Sequence[MessageDelivery]):
         return self._deliveries
 
     def __len__(self) -> int:
-        return sum([run.length for run, _ in self.runs])
+        length = 0
+        for run, _ in self.runs:
+            length += run.length
+        return length
 
     def __iter__(self) -> Iterator[MessageDelivery]:
         return iter(self._all())

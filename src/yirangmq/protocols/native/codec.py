@@ -17,7 +17,9 @@ from yirangmq.format.envelope import HeaderMembers, check_header, check_header_t
 from yirangmq.format.json_codec import members
 from yirangmq.wire import messages
 
-_DELIVERED = [itemgetter(Envelope._fields.index(name)) for name in ("published_at", "header", "payload", "is_json")]
+_published_at, _header, _payload, _is_json = (
+    itemgetter(Envelope._fields.index(name)) for name in ("published_at", "header", "payload", "is_json")
+)
 _new_id = attrgetter("id")
 _id_of, _is_duplicate, _why_not = (itemgetter(AddResult._fields.index(name)) for name in ("id", "duplicate", "refused"))
 _HEADER, _PAYLOAD = (
@@ -111,6 +113,14 @@ def _encode_runs(deliveries: RunDeliveries, ahead: int) -> list[messages.Deliver
     found: list[tuple[Any, ...]] = []
     for (state, _), envelopes in deliveries.runs:
         own = leases[len(found) : len(found) + len(envelopes)]
-        members = [map(member, envelopes) for member in _DELIVERED]
-        found += [*zip(own, map(id_of, envelopes), repeat(state.attempt), repeat(state.due_at + ahead), *members)]
+        found += zip(
+            own,
+            map(id_of, envelopes),
+            repeat(state.attempt),
+            repeat(state.due_at + ahead),
+            map(_published_at, envelopes),
+            map(_header, envelopes),
+            map(_payload, envelopes),
+            map(_is_json, envelopes),
+        )
     return cast("list[messages.DeliveredMessageBody]", found)

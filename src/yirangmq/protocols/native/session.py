@@ -9,6 +9,7 @@ client is not allowed to send, is answered with its error, and the connection is
 
 import hmac
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from yirangmq.admin.registry import verb_of
@@ -169,7 +170,7 @@ class NativeSession:
     @property
     def held(self) -> int:
         """Bytes received that are not a whole frame yet."""
-        return self._reader.held
+        return len(self._reader.buffer)
 
     @property
     def is_waiting(self) -> bool:
@@ -327,7 +328,7 @@ class NativeSession:
         envelopes = codec.envelopes(queue, body.messages, self._context.ids, now)
         self.submit(
             request,
-            lambda transaction: operations.publish(self._committer.context, transaction, queue, envelopes),
+            partial(operations.publish, self._committer.context, queue=queue, envelopes=envelopes),
             lambda stored: self.answer(FrameKind.STORED, request, codec.stored(stored)),
         )
 
