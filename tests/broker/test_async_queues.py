@@ -95,6 +95,7 @@ def test_async_queues_subscription_and_walk_iterate_over_messages(address: str) 
 def test_async_queues_have_every_operation_of_queues() -> None:
     inside = {
         "publish_envelopes",
+        "bulk",
         "run",
         "read",
         "add_listener",

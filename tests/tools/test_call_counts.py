@@ -10,7 +10,7 @@ import pytest
 
 from tools import module_trace
 
-BOUNDS = {"socket publish": 128, "http publish": 158, "lease and ack": 315, "publish --db": 425}
+BOUNDS = {"socket publish": 128, "http publish": 158, "lease and ack": 315, "publish --db": 412}
 
 
 @pytest.fixture(scope="module")

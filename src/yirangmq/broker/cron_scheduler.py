@@ -10,9 +10,8 @@ Committer's thread only."""
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.operations import publish
 from yirangmq.clock import zone_of
 from yirangmq.core import cron
@@ -23,6 +22,9 @@ from yirangmq.core.policy import QueuePolicy, Schedule
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.format.envelope import ENVELOPE, PAYLOAD, iso, read
 from yirangmq.format.json_codec import dumps
+
+if TYPE_CHECKING:
+    from yirangmq.broker.group_commit import GroupCommitter  # not loaded where only schedules are checked
 
 # -- schedules ---------------------------------------------------------------------------------------------------------
 
@@ -103,7 +105,7 @@ class PolicyTimer:
     ``poll`` is called only between ``start`` and ``stop``. Both may be called repeatedly, as a node becomes active and
     standby. Committer's thread only."""
 
-    def __init__(self, committer: GroupCommitter, poll: Callable[[], None]) -> None:
+    def __init__(self, committer: "GroupCommitter", poll: Callable[[], None]) -> None:
         self._committer = committer
         self._poll = poll
         self._round = 0
@@ -151,7 +153,7 @@ class Scheduler:
 
     ``start`` and ``stop`` may be called repeatedly, as a node becomes active and standby. Committer's thread only."""
 
-    def __init__(self, committer: GroupCommitter, clock: Clock) -> None:
+    def __init__(self, committer: "GroupCommitter", clock: Clock) -> None:
         self._committer = committer
         self._clock = clock
         self._seen = clock.wall_ms()

@@ -7,13 +7,11 @@ loop's committer."""
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from yirangmq.broker import dead_letter_sources, operations, policies, settle
-from yirangmq.broker.admission import dry_run
-from yirangmq.broker.bulk import BulkOperations
 from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.cron_scheduler import schedule_rows
 from yirangmq.broker.dispatch.dispatcher import drop_queue
@@ -21,7 +19,7 @@ from yirangmq.broker.event_buffer import EventBufferListener
 from yirangmq.broker.expiry_sweeper import sweep
 from yirangmq.broker.group_commit_threads import CommitterPort, ThreadedGroupCommitter
 from yirangmq.broker.queries import check_state, inspect_messages, one, page
-from yirangmq.broker.settle import MAX_PER_CALL, Leases, Results
+from yirangmq.broker.settle import MAX_PER_CALL, Leases, Results, raise_first
 from yirangmq.broker.store_time import message_in_wall_time
 from yirangmq.broker.subscription import ChangeNotifier, EmbeddedSender, EmbeddedSubscriptionOptions, Subscription
 from yirangmq.clock import default_consumer
@@ -36,6 +34,7 @@ from yirangmq.format.delivery import MessageDelivery, MessageView
 from yirangmq.format.envelope import NewMessage, build, read
 
 if TYPE_CHECKING:
+    from yirangmq.broker.bulk import BulkOperations
     from yirangmq.broker.dead_letters import DeadLetters
 
 Answer = TypeVar("Answer")
@@ -65,8 +64,14 @@ class Queues(AbstractContextManager["Queues"]):
         )
         self._waiters = ChangeNotifier(store)
         self._registry: ConsumerRegistry = registry or MemoryConsumerRegistry(clock)
-        self.bulk = BulkOperations(self, self.context)
         self.consumer = validation.check_consumer(consumer) if consumer else default_consumer()
+
+    @cached_property
+    def bulk(self) -> "BulkOperations":
+        """Bulk operations on whole queues, a page per commit."""
+        from yirangmq.broker.bulk import BulkOperations  # most programs need none of them
+
+        return BulkOperations(self, self.context)
 
     @property
     def topics(self) -> NoReturn:
@@ -210,7 +215,7 @@ class Queues(AbstractContextManager["Queues"]):
 
     def ack(self, leases: str | Sequence[str], *, consumer: str | None = None) -> None:
         """Acknowledge messages that were processed. All are tried, then the first error is raised."""
-        _raise_first(self.ack_many([leases] if isinstance(leases, str) else leases, consumer=consumer))
+        raise_first(self.ack_many([leases] if isinstance(leases, str) else leases, consumer=consumer))
 
     def ack_many(self, leases: Sequence[str], *, consumer: str | None = None) -> Results:
         """Acknowledge messages in one commit; return None or an error for each. A repeated ack succeeds."""
@@ -227,7 +232,7 @@ class Queues(AbstractContextManager["Queues"]):
     ) -> None:
         """Report failed messages. All are tried, then the first error is raised."""
         batch = [leases] if isinstance(leases, str) else leases
-        _raise_first(self.nack_many(batch, reason, text, delay=delay, consumer=consumer))
+        raise_first(self.nack_many(batch, reason, text, delay=delay, consumer=consumer))
 
     def nack_many(
         self,
@@ -248,7 +253,7 @@ class Queues(AbstractContextManager["Queues"]):
     def extend(self, leases: str | Sequence[str], seconds: float | None = None, *, consumer: str | None = None) -> None:
         """Extend leases to ``seconds`` from now; if None, to the queue's visibility timeout from now."""
         batch = [leases] if isinstance(leases, str) else leases
-        _raise_first(self.extend_many(batch, seconds, consumer=consumer))
+        raise_first(self.extend_many(batch, seconds, consumer=consumer))
 
     def extend_many(
         self, leases: Sequence[str], seconds: float | None = None, *, consumer: str | None = None
@@ -260,7 +265,7 @@ class Queues(AbstractContextManager["Queues"]):
 
     def release(self, leases: str | Sequence[str], *, consumer: str | None = None) -> None:
         """Release messages that were not processed. All are tried, then the first error is raised."""
-        _raise_first(self.release_many([leases] if isinstance(leases, str) else leases, consumer=consumer))
+        raise_first(self.release_many([leases] if isinstance(leases, str) else leases, consumer=consumer))
 
     def release_many(self, leases: Sequence[str], *, consumer: str | None = None) -> Results:
         """Release messages in one commit: they are ready again immediately, and the attempt does not count."""
@@ -342,6 +347,8 @@ class Queues(AbstractContextManager["Queues"]):
 
     def try_out(self, queue: str, messages: Sequence[object]) -> dict[str, Any]:
         """Dry run of the queue's processor: return its result for these messages without storing them."""
+        from yirangmq.broker.admission import dry_run
+
         validation.check_queue(queue)
         now, ids = self._clock.now_ms(), self._ids.new(len(messages))
         envelopes = [self._envelope(queue, m, id, now) for m, id in zip(messages, ids, strict=True)]
@@ -488,9 +495,3 @@ class Queues(AbstractContextManager["Queues"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _raise_first(errors: Results) -> None:
-    for error in errors:
-        if error is not None:
-            raise error

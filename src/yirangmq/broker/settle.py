@@ -33,6 +33,12 @@ Results = list[QueueError | None]
 """Per message None, or its error."""
 
 
+def raise_first(errors: Results) -> None:
+    for error in errors:
+        if error is not None:
+            raise error
+
+
 class Leases:
     """Lease ids of a call, parsed and validated: their number, the form of each, no duplicates.
 
