@@ -387,7 +387,11 @@ class GroupCommitter:
             begun = self._seconds()
             with self._store.transaction() as transaction:
                 requests = self._runner.run(batch, transaction)
-                served = self.waiting_consumers.serve(transaction)
+                if self.waiting_consumers.waiters:
+                    served = self.waiting_consumers.serve(transaction)
+                else:
+                    served = []
+                    self.context.wake_queues.clear()
                 due = transaction.next_due(before=self._alarm_at)
                 if due is not None:
                     self._set_alarm(due)

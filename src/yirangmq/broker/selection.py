@@ -126,7 +126,7 @@ def select(
     now: int,
 ) -> list[Head]:
     """Return as many messages as the byte limit allows. At most as many are loaded as fitted last time, so that
-    large payloads are not read repeatedly. A queue that may have more is marked as touched."""
+    large payloads are not read repeatedly. A queue that may have more is added to ``wake_queues``."""
     asked = _asked(context, queue, limit, most_bytes)
     heads = leasable(context, transaction, queue, asked, target, now)
     kept = _kept(context, queue, limit, asked, [envelope.size for _, envelope in heads], most_bytes)

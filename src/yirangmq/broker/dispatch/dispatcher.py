@@ -200,12 +200,12 @@ def _assigned(
 
 
 def _heads(context: TransactionContext, transaction: Transaction, queue: str, limit: int, now: int) -> list[Head]:
-    """Return ready messages to assign, without marking the queue as touched.
+    """Return ready messages to assign, without waking the queue for that.
 
-    Possibly none of them is assigned; a touched queue would then be served again without end."""
-    was_touched = queue in context.wake_queues
+    Possibly none of them is assigned; the queue would then be served again without end."""
+    was_woken = queue in context.wake_queues
     heads = select(context, transaction, queue, limit, 0, MAX_ASSIGNED_BYTES, now)
-    if not was_touched:
+    if not was_woken:
         context.wake_queues.discard(queue)
     return heads
 
