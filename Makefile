@@ -78,10 +78,6 @@ faketime: ## libfaketime, for the tests of clocks; fetched into .tools if it is 
 promtool: ## promtool, for the tests of alert rules; fetched into .tools if it is not here
 	@tools/promtool.sh
 
-.PHONY: count-calls
-count-calls: setup ## how many Python calls a publish, and a lease with its ack, take (TRACE_FLAGS=--list: which)
-	$(BIN)/python tools/module_trace.py --calls $(TRACE_FLAGS)
-
 .PHONY: trace-modules
 trace-modules: setup ## how many modules one publish and one catch-up touch, and how many are loaded (TRACE_FLAGS=--list: which)
 	$(BIN)/python tools/module_trace.py $(TRACE_FLAGS)

@@ -1,7 +1,6 @@
-"""Counts the modules of ``yirangmq`` that one operation touches, and its calls of Python functions.
+"""Counts the modules of ``yirangmq`` that one operation touches. ``make trace-modules``.
 
-    python tools/module_trace.py [--json] [--list] [--repeats 5]              make trace-modules
-    python tools/module_trace.py --calls [--json] [--list] [--repeats 5]      make count-calls
+    python tools/module_trace.py [--json] [--list] [--repeats 5]
 
 | row | measured in | counted |
 |---|---|---|
@@ -10,11 +9,6 @@
 | topic catch-up | the same server | modules touched by a subscriber that connects and is sent 50 records of a topic |
 | publish --db | a new process | modules in ``sys.modules`` after ``yirangmq publish --db FILE -q QUEUE '{}'`` |
 | idle server | the same server | modules in ``sys.modules`` when it is ready, before its first request |
-
-With ``--calls`` the calls of functions of the package are counted: of a publish over the socket and over HTTP, of a
-lease of one message with its ack over the socket, and of the whole process of ``publish --db``. The least of the
-repeats is printed, because a timer beside an operation adds calls. Module bodies, class bodies and the functions that
-``dataclass`` makes are not counted.
 
 A module is touched if one of its functions is called. ``__init__`` modules are not counted, neither touched nor loaded.
 
@@ -26,7 +20,6 @@ Each operation is done ``WARM_UP`` times before it is traced, so that lazy impor
 
 import argparse
 import http.client
-import inspect
 import json
 import os
 import re
@@ -49,8 +42,6 @@ QUIET_SECONDS = 0.01
 """Less than the interval of the server's fastest timer (0.1 s), or every trace would hold it."""
 LONGEST_SECONDS = 5.0
 """After which ``stop`` does not wait any longer for a server that is never quiet."""
-CALL_LIMITS = {"socket publish": 100, "http publish": 120, "lease and ack": 150, "publish --db": 220}
-IS_FUNCTION = inspect.CO_OPTIMIZED
 LIMITS = {"socket publish": 35, "http publish": 40, "topic catch-up": 27, "publish --db": 90}
 ANSWER = "module_trace: "
 """Begins the lines of stdout that answer a command."""
@@ -74,7 +65,6 @@ class Trace:
         self._is_recording = False
         self._called_at = 0.0
         self._touched: dict[str, None] = {}
-        self._calls: list[str] = []
 
     def on_call(self, frame: FrameType, event: str, argument: object) -> None:
         if event != "call" or not self._is_recording:
@@ -83,11 +73,9 @@ class Trace:
         if name.startswith(f"{PACKAGE}.") and "__path__" not in frame.f_globals:
             self._called_at = time.monotonic()
             self._touched.setdefault(name)
-            if frame.f_code.co_flags & IS_FUNCTION and frame.f_code.co_name != "__create_fn__":
-                self._calls.append(f"{name}:{frame.f_code.co_qualname}")
 
     def start(self) -> None:
-        self._touched, self._calls = {}, []
+        self._touched = {}
         self._is_recording = True
 
     def stop(self) -> list[str]:
@@ -97,10 +85,6 @@ class Trace:
             time.sleep(min(self._called_at + QUIET_SECONDS, end) - now + 0.001)
         self._is_recording = False
         return list(self._touched)
-
-    def calls(self) -> list[str]:
-        """Functions called in the latest trace, in order."""
-        return self._calls
 
 
 def loaded() -> list[str]:
@@ -112,12 +96,7 @@ def loaded() -> list[str]:
 def obey(trace: Trace) -> None:
     """Reads commands from stdin until it is closed. It reads the descriptor itself: a thread that waits in
     ``sys.stdin`` would keep the interpreter from ending."""
-    commands: dict[str, Callable[[], list[str] | None]] = {
-        "start": trace.start,
-        "stop": trace.stop,
-        "calls": trace.calls,
-        "loaded": loaded,
-    }
+    commands: dict[str, Callable[[], list[str] | None]] = {"start": trace.start, "stop": trace.stop, "loaded": loaded}
     while command := os.read(0, 100).decode().strip():
         os.write(1, f"{ANSWER}{json.dumps(commands[command]())}\n".encode())
 
@@ -137,18 +116,6 @@ def run_and_list(arguments: list[str]) -> None:
         run(arguments)
     finally:
         print(f"{ANSWER}{json.dumps(loaded())}", flush=True)
-
-
-def run_and_count(arguments: list[str]) -> None:
-    """``python -m yirangmq`` with these arguments, then the functions that it has called."""
-    trace = Trace()
-    trace.start()
-    sys.setprofile(trace.on_call)
-    try:
-        run(arguments)
-    finally:
-        sys.setprofile(None)
-        print(f"{ANSWER}{json.dumps(trace.calls())}", flush=True)
 
 
 def run(arguments: list[str]) -> None:
@@ -191,16 +158,6 @@ class Server:
         runs = runs[WARM_UP:]
         return Row(name, False, [module for module in runs[0] if all(module in other for other in runs)])
 
-    def count(self, operation: Callable[[], object], repeats: int) -> list[str]:
-        """The functions called by ``operation``, of the repeat with the fewest calls."""
-        runs: list[list[str]] = []
-        for _ in range(WARM_UP + repeats):
-            self.tell("start")
-            operation()
-            self.tell("stop")
-            runs.append(self.tell("calls"))
-        return min(runs[WARM_UP:], key=len)
-
     def close(self) -> None:
         self._process.terminate()
         self._process.communicate()
@@ -220,6 +177,12 @@ def trace_server(folder: Path, repeats: int) -> list[Row]:
         idle = Row("idle server", True, server.tell("loaded"))
         web = http.client.HTTPConnection(server.http.removeprefix("http://"), timeout=30)
 
+        def post() -> None:
+            web.request("POST", f"/v1/queues/{QUEUE}/messages", b"{}", {"Content-Type": "application/json"})
+            answer = web.getresponse()
+            assert answer.status in (200, 201), (answer.status, answer.read())
+            answer.read()
+
         with connect(server.address) as client:
             opened = ExitStack()
 
@@ -230,61 +193,22 @@ def trace_server(folder: Path, repeats: int) -> list[Row]:
             client.topics.publish_many([(TOPIC, {"n": number}) for number in range(RECORDS)])
             rows = [
                 server.trace("socket publish", lambda: client.publish(QUEUE, {}), repeats, opened.close),
-                server.trace("http publish", lambda: post(web), repeats, opened.close),
+                server.trace("http publish", post, repeats, opened.close),
                 server.trace("topic catch-up", catch_up, repeats, opened.close),
             ]
         web.close()
     return [*rows, idle]
 
 
-def count_calls(folder: Path, repeats: int) -> dict[str, list[str]]:
-    """The functions called by each operation of ``CALL_LIMITS``, in order."""
-    from yirangmq import connect
-
-    with closing(Server(folder / "data")) as server:
-        web = http.client.HTTPConnection(server.http.removeprefix("http://"), timeout=30)
-        with connect(server.address) as client:
-
-            def lease_and_ack() -> None:
-                [one] = client.lease(QUEUE)
-                client.ack(one.lease_id)
-
-            found = {
-                "socket publish": server.count(lambda: client.publish(QUEUE, {}), repeats),
-                "http publish": server.count(lambda: post(web), repeats),
-                "lease and ack": server.count(lease_and_ack, repeats),
-            }
-        web.close()
-    found["publish --db"] = publish_by_command(folder, "--run-and-count")
-    return found
-
-
-def post(web: http.client.HTTPConnection) -> None:
-    """Publish by one write: ``HTTPConnection.request`` writes head and body, which the server may read one by one."""
-    if web.sock is None:
-        web.connect()
-    head = f"POST /v1/queues/{QUEUE}/messages HTTP/1.1\r\nHost: {web.host}:{web.port}\r\n"
-    web.sock.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}".encode())
-    answer = http.client.HTTPResponse(web.sock, method="POST")
-    answer.begin()
-    assert answer.status in (200, 201), (answer.status, answer.read())
-    answer.read()
-
-
 def trace_command(folder: Path) -> Row:
-    return Row("publish --db", True, publish_by_command(folder, "--run-and-list"))
-
-
-def publish_by_command(folder: Path, role: str) -> list[str]:
-    """``publish --db`` on a store that exists already; return what the child process answers."""
+    """``publish --db`` on a store that exists already."""
     publish = ["publish", "--db", str(folder / "queue.db"), "-q", QUEUE, "{}"]
     for _ in range(2):
-        process = child(role, publish, stdin=subprocess.DEVNULL)
+        process = child("--run-and-list", publish, stdin=subprocess.DEVNULL)
         written, _ = process.communicate()
         if process.returncode:
             raise SystemExit(f"publish --db ended with {process.returncode}")
-    found: list[str] = json.loads(written.rpartition(ANSWER)[2])
-    return found
+    return Row("publish --db", True, json.loads(written.rpartition(ANSWER)[2]))
 
 
 def report(rows: list[Row], is_listing: bool) -> None:
@@ -302,39 +226,17 @@ def report(rows: list[Row], is_listing: bool) -> None:
             print(f"target: {row.name} | {count} modules | <= {limit} | {'reached' if count <= limit else 'short'}")
 
 
-def report_calls(found: dict[str, list[str]], is_listing: bool) -> None:
-    print(f"  {'operation':<16} {'calls':>5}")
-    for name, calls in found.items():
-        print(f"  {name:<16} {len(calls):>5}")
-    for name, calls in found.items() if is_listing else ():
-        print(f"\n{name}, in this order:")
-        print("".join(f"  {call.removeprefix(f'{PACKAGE}.')}\n" for call in calls), end="")
-    print()
-    for name, limit in CALL_LIMITS.items():
-        count = len(found[name])
-        print(f"target: {name} | {count} calls | <= {limit} | {'reached' if count <= limit else 'short'}")
-
-
-ROLES = {"--run-traced": run_traced, "--run-and-list": run_and_list, "--run-and-count": run_and_count}
-"""What the child processes of ``child`` do, by their first argument."""
-
-
 def main() -> None:
-    if sys.argv[1:2] and sys.argv[1] in ROLES:
+    if sys.argv[1:2] in (["--run-traced"], ["--run-and-list"]):  # the child processes of ``child``
         role, *arguments = sys.argv[1:]
-        ROLES[role](arguments)
+        (run_traced if role == "--run-traced" else run_and_list)(arguments)
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON document: by operation, its modules in order")
     parser.add_argument("--list", action="store_true", help="print the modules too, in order of first touch")
     parser.add_argument("--repeats", type=int, default=5, help="traces of each operation (default: 5)")
-    parser.add_argument("--calls", action="store_true", help="count calls of functions instead")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        if chosen.calls:
-            found = count_calls(Path(folder), chosen.repeats)
-            print(json.dumps(found)) if chosen.json else report_calls(found, chosen.list)
-            return
         rows = trace_server(Path(folder) / "data", chosen.repeats)
         rows.insert(3, trace_command(Path(folder)))
     if chosen.json:
