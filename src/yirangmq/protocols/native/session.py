@@ -10,6 +10,7 @@ client is not allowed to send, is answered with its error, and the connection is
 import hmac
 from collections.abc import Callable, Generator
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from yirangmq.admin.registry import verb_of
@@ -197,7 +198,8 @@ class NativeSession:
                     raise guard.refusal()
             if self.grant is not None:
                 context.check(self.grant, FRAMES[frame.kind], None if frame.kind in TOPIC_FRAMES else ANYWHERE, "kind")
-            handler(self, frame.request, messages.read(frame.kind, frame.body))
+            side, act = handler
+            act(self if side is None else side(self), frame.request, messages.read(frame.kind, frame.body))
         except NotAllowed as error:
             self._count(error)
             self.refuse(error, frame.request)
@@ -354,25 +356,27 @@ class NativeSession:
         self._close()
 
 
-_HANDLERS: dict[int, Callable[[NativeSession, int, Any], None]] = {
-    FrameKind.HELLO: NativeSession._hello,
-    FrameKind.PUBLISH: NativeSession._publish,
-    FrameKind.LEASE: lambda session, request, body: session.consumer_side.lease(request, body),
-    FrameKind.SUBSCRIBE: lambda session, request, body: session.consumer_side.subscribe(request, body),
-    FrameKind.CANCEL: lambda session, request, body: session.consumer_side.cancel(request, body),
-    FrameKind.ACK: lambda session, request, body: session.consumer_side.ack(request, body),
-    FrameKind.NACK: lambda session, request, body: session.consumer_side.nack(request, body),
-    FrameKind.EXTEND: lambda session, request, body: session.consumer_side.extend(request, body),
-    FrameKind.RELEASE: lambda session, request, body: session.consumer_side.release(request, body),
-    FrameKind.TOPIC_PUBLISH: lambda session, request, body: session.topic_side.publish(request, body),
-    FrameKind.TOPIC_SUBSCRIBE: lambda session, request, body: session.topic_side.subscribe(request, body),
-    FrameKind.RECOVERY_REQUEST: lambda session, request, body: session.topic_side.recover(request, body),
-    FrameKind.CONFIRM: lambda session, request, body: session.topic_side.confirm(request, body),
-    FrameKind.UNSUBSCRIBE: lambda session, request, body: session.topic_side.unsubscribe(request, body),
-    FrameKind.CALL: NativeSession._call,
-    FrameKind.PING: NativeSession._ping,
-    FrameKind.BYE: NativeSession._bye,
+_CONSUMERS, _TOPICS = attrgetter("consumer_side"), attrgetter("topic_side")
+_HANDLERS: dict[int, tuple[Callable[[NativeSession], Any] | None, Callable[[Any, int, Any], None]]] = {
+    FrameKind.HELLO: (None, NativeSession._hello),
+    FrameKind.PUBLISH: (None, NativeSession._publish),
+    FrameKind.LEASE: (_CONSUMERS, ConsumerSide.lease),
+    FrameKind.SUBSCRIBE: (_CONSUMERS, ConsumerSide.subscribe),
+    FrameKind.CANCEL: (_CONSUMERS, ConsumerSide.cancel),
+    FrameKind.ACK: (_CONSUMERS, ConsumerSide.ack),
+    FrameKind.NACK: (_CONSUMERS, ConsumerSide.nack),
+    FrameKind.EXTEND: (_CONSUMERS, ConsumerSide.extend),
+    FrameKind.RELEASE: (_CONSUMERS, ConsumerSide.release),
+    FrameKind.TOPIC_PUBLISH: (_TOPICS, TopicSide.publish),
+    FrameKind.TOPIC_SUBSCRIBE: (_TOPICS, TopicSide.subscribe),
+    FrameKind.RECOVERY_REQUEST: (_TOPICS, TopicSide.recover),
+    FrameKind.CONFIRM: (_TOPICS, TopicSide.confirm),
+    FrameKind.UNSUBSCRIBE: (_TOPICS, TopicSide.unsubscribe),
+    FrameKind.CALL: (None, NativeSession._call),
+    FrameKind.PING: (None, NativeSession._ping),
+    FrameKind.BYE: (None, NativeSession._bye),
 }
+"""By kind of frame: the side of the session that handles it (None: the session itself), and its method."""
 
 
 _ACTIVE_ONLY = frozenset(
