@@ -243,8 +243,7 @@ class Fetched(NamedTuple):
 
 
 class ClaimOperations:
-    """Consumer side: claim, fetch, and settling by message id. For the committing
-    thread only."""
+    """Consumer side: claim, fetch, settling by message id. For the committing thread only."""
 
     def __init__(self, context: TransactionContext) -> None:
         self._context = context
