@@ -23,7 +23,8 @@ from functools import partial
 from pathlib import Path
 
 import yirangmq
-from yirangmq.broker.operations import QueueOperations
+from yirangmq.broker import operations
+from yirangmq.broker.context import TransactionContext
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.ports import Transaction
 from yirangmq.format.envelope import NewMessage, build
@@ -46,12 +47,12 @@ def fill(url: str, queues: int) -> float:
     """A message in each queue, written by this process; how long it took."""
     begun = time.perf_counter()
     clock, ids = SystemClock(), TimeOrderedIds()
-    verbs = QueueOperations(clock, ids)
+    context = TransactionContext(clock, ids)
 
     def work(transaction: Transaction, first: int) -> None:
         for number in range(first, min(queues, first + PER_COMMIT)):
             message = build(name_of(number), NewMessage(payload={"n": number}), ids.new(1)[0], clock.now_ms())
-            verbs.publish(transaction, name_of(number), [message])
+            operations.publish(context, transaction, name_of(number), [message])
 
     with yirangmq.open(url, durability="os") as store:
         for first in range(0, queues, PER_COMMIT):

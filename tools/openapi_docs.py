@@ -6,8 +6,8 @@ from pathlib import Path
 
 from yirangmq import __version__
 from yirangmq.admin.registry import MethodRegistry
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.protocols.context import ServerContext, ServerIdentity
 from yirangmq.protocols.http.v1.api import NativeApi
@@ -19,11 +19,13 @@ PAGE = Path(__file__).parents[1] / "docs" / "openapi.json"
 def render() -> str:
     """The whole document."""
     clock, ids, store = SystemClock(), TimeOrderedIds(), MemoryStore()
-    verbs = QueueOperations(clock, ids)
-    desk = GroupCommitter(store, verbs, clock, lambda call: None, lambda seconds, call: None)
+    broker_context = TransactionContext(clock, ids)
+    desk = GroupCommitter(store, broker_context, clock, lambda call: None, lambda seconds, call: None)
     welcome = ServerIdentity(f"yirangmq {__version__}", "docs", store.durability(), 0)
     return (
-        json.dumps(NativeApi(ServerContext(desk, clock, ids, MethodRegistry(verbs), welcome)).document(), indent=1)
+        json.dumps(
+            NativeApi(ServerContext(desk, clock, ids, MethodRegistry(broker_context), welcome)).document(), indent=1
+        )
         + "\n"
     )
 

@@ -4,8 +4,8 @@ protocols: ``python tools/security_docs.py`` writes them, a test sees that they 
 from pathlib import Path
 
 from yirangmq.admin.registry import METHODS, MethodRegistry
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.access import ALLOWED, SCOPES, VERBS
 from yirangmq.protocols.context import ServerContext, ServerIdentity
@@ -65,9 +65,11 @@ def _cell(verb: str, rows: list[tuple[str, str]]) -> str:
 
 def _house() -> ServerContext:
     clock, ids = SystemClock(), TimeOrderedIds()
-    verbs = QueueOperations(clock, ids)
-    desk = GroupCommitter(MemoryStore(), verbs, clock, lambda call: None, lambda seconds, call: None)
-    return ServerContext(desk, clock, ids, MethodRegistry(verbs), ServerIdentity("yirangmq 0", "", "", 1 << 20))
+    broker_context = TransactionContext(clock, ids)
+    desk = GroupCommitter(MemoryStore(), broker_context, clock, lambda call: None, lambda seconds, call: None)
+    return ServerContext(
+        desk, clock, ids, MethodRegistry(broker_context), ServerIdentity("yirangmq 0", "", "", 1 << 20)
+    )
 
 
 if __name__ == "__main__":

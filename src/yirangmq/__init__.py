@@ -114,7 +114,7 @@ def open(
     ``durability="os"`` survives a killed process but not a power cut; the default survives both. ``hooks`` lists the
     modules and packages with functions that the queues' processors may run. With ``read_only`` the store is not
     written, and every call that would write raises ``store_read_only``."""
-    from yirangmq.broker.operations import QueueOperations
+    from yirangmq.broker.context import TransactionContext
     from yirangmq.broker.queues import Queues
     from yirangmq.broker.store_time import resume
     from yirangmq.clock import SystemClock, TimeOrderedIds
@@ -124,9 +124,9 @@ def open(
     clock = SystemClock()
     ids = TimeOrderedIds(clock.now_ms)
     store = open_store(url, durability=durability, read_only=read_only)
-    operations = QueueOperations(clock, ids, Defaults(hooks=tuple(hooks)))
-    resume(operations.store_time, store)
-    return Queues(store, clock, ids, consumer, registry=open_consumer_registry(url, clock), operations=operations)
+    context = TransactionContext(clock, ids, Defaults(hooks=tuple(hooks)))
+    resume(context.store_time, store)
+    return Queues(store, clock, ids, consumer, registry=open_consumer_registry(url, clock), context=context)
 
 
 def connect(

@@ -75,7 +75,7 @@ def test_publish_to_a_queue_that_existed_before_it_became_a_dead_letter_queue_is
 def test_draft_in_a_dead_letter_queue_is_refused_and_stores_nothing(own: Queues, clock: ManualClock) -> None:
     """H-03: a draft makes a queue, too."""
     own.publish("mail", 1)
-    drafts = Drafts(own.operations, clock)
+    drafts = Drafts(own.context)
     assert "shows the dead letters" in refused(
         lambda: own.run(lambda transaction: drafts.draft(transaction, "mail-dlq", [("m", 1)]))
     )
@@ -89,7 +89,7 @@ def test_bundle_for_a_new_queue_and_its_dead_letter_queue_changes_nothing(
     bundle = AtomicBundle()
     for name in names:
         bundle.add(build(name, NewMessage(payload=1), f"{name}-1", clock.now_ms()))
-    refused(lambda: own.run(lambda transaction: bundle.perform(own.operations, transaction, clock.now_ms())))
+    refused(lambda: own.run(lambda transaction: bundle.perform(own.context, transaction, clock.now_ms())))
     assert own.queues() == []
 
 

@@ -7,6 +7,7 @@ import pytest
 from tests.support.queues import SECOND
 from tests.support.session import Server
 from tests.support.stores import KINDS, Place
+from yirangmq.broker import operations
 from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import QuotaExceeded, StoreFull
@@ -243,7 +244,7 @@ def test_events_of_a_quota_report_refused_messages_and_messages_dropped_to_make_
 def test_events_of_messages_with_a_trace_id_are_published_singly_when_tracing_is_on(
     queues: Queues, ear: Ear, clock: ManualClock
 ) -> None:
-    queues.event_buffer.is_traced = True
+    queues.context.event_buffer.is_traced = True
     queues.publish_many("mail", [NewMessage(payload=1, trace_id="abc"), 2, NewMessage(payload=3, trace_id="def")])
     begun = clock.now_ms()
     first, second, third = ids(queues, 3)
@@ -314,8 +315,8 @@ def test_event_listener_that_fails_harms_neither_the_publish_nor_other_listeners
 
 def test_event_listener_for_some_kinds_is_called_only_when_such_an_event_occurs(queues: Queues) -> None:
     commits, steps = Ear(), Ear()
-    queues.event_buffer.add_listener(commits, [GroupCommitted])
-    queues.event_buffer.add_listener(steps, [QueueChanged])
+    queues.context.event_buffer.add_listener(commits, [GroupCommitted])
+    queues.context.event_buffer.add_listener(steps, [QueueChanged])
     queues.publish("mail", b"1")
     assert (commits.heard(), steps.heard()) == ([MessagesPublished("mail", 1, 1)], [])
     queues.pause("mail")
@@ -327,7 +328,7 @@ def test_event_listener_for_some_kinds_is_called_only_when_such_an_event_occurs(
 
 def desk(store: FailingStore | None = None) -> tuple[Server, Ear]:
     server, ear = Server(store), Ear()
-    server.verbs.event_buffer.add_listener(ear)
+    server.broker_context.event_buffer.add_listener(ear)
     return server, ear
 
 
@@ -336,7 +337,7 @@ def publish(server: Server, queue: str, answers: list[object]) -> None:
     envelopes = open_for_test(ids=CountingIds(queue))  # only to build an envelope
     made = envelopes._envelope(queue, b"1", f"{queue}-id", server.clock.now_ms())
     server.desk.submit(
-        lambda transaction: server.verbs.publish(transaction, queue, [made]),
+        lambda transaction: operations.publish(server.broker_context, transaction, queue, [made]),
         lambda value, error: answers.append(error or queue),
     )
 
@@ -344,7 +345,7 @@ def publish(server: Server, queue: str, answers: list[object]) -> None:
 def test_events_of_a_group_commit_are_published_once_after_the_answers() -> None:
     server, ear = desk()
     answers: list[object] = []
-    server.verbs.event_buffer.add_listener(lambda events: answers.append("told"))
+    server.broker_context.event_buffer.add_listener(lambda events: answers.append("told"))
     for queue in ("a", "b", "c"):
         publish(server, queue, answers)
     server.turn()

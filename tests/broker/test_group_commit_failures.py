@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from yirangmq.broker import operations
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.credit_window import PendingLeaseRequest
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.core.errors import QueueError, StoreBusy, StoreError, StoreFull, Unavailable
 from yirangmq.format.envelope import plain
 from yirangmq.stores.memory import MemoryStore
@@ -25,9 +26,13 @@ class Bench:
         self.soon: list[Callable[[], None]] = []
         self.timers: list[Callable[[], None]] = []
         self.reported: list[Exception] = []
-        self.verbs = QueueOperations(self.clock, CountingIds())
+        self.context = TransactionContext(self.clock, CountingIds())
         self.desk = GroupCommitter(
-            self.store, self.verbs, self.clock, self.soon.append, lambda seconds, call: self.timers.append(call)
+            self.store,
+            self.context,
+            self.clock,
+            self.soon.append,
+            lambda seconds, call: self.timers.append(call),
         )
 
     def turn(self) -> None:
@@ -48,7 +53,7 @@ class Bench:
         told: list[Any] = []
         envelope = plain(queue, f"m-{self.store.transactions}", b"x", self.clock.now_ms())
         self.desk.submit(
-            lambda transaction: self.verbs.publish(transaction, queue, [envelope]),
+            lambda transaction: operations.publish(self.context, transaction, queue, [envelope]),
             lambda value, error: told.append(error or "stored"),
         )
         self.turn()
@@ -113,7 +118,7 @@ def test_group_commit_hook_that_fails_stops_neither_other_hooks_nor_the_next_com
 
 def test_group_commit_continues_after_an_event_listener_fails() -> None:
     bench = Bench()
-    bench.verbs.event_buffer.add_listener(fail)
+    bench.context.event_buffer.add_listener(fail)
     assert bench.publish() == ["stored"]
     for _ in range(1001):  # more than one commit takes: the rest needs another turn
         bench.desk.submit(lambda transaction: None, lambda value, error: None)
@@ -133,7 +138,8 @@ def test_group_commit_consumer_that_fails_to_take_loses_no_message_and_starves_n
     bench.add_waiter(take)
     envelopes = [plain("work", f"m-{number}", b"x", bench.clock.now_ms()) for number in range(12)]
     bench.desk.submit(
-        lambda transaction: bench.verbs.publish(transaction, "work", envelopes), lambda value, error: None
+        lambda transaction: operations.publish(bench.context, transaction, "work", envelopes),
+        lambda value, error: None,
     )
     bench.turn()
     assert len(got) == 2

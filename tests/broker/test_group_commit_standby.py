@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from yirangmq.broker import operations
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.credit_window import PendingLeaseRequest
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.core.errors import HookFailed, NotActive, QueueError
 from yirangmq.format.envelope import plain
 from yirangmq.stores.memory import MemoryStore
@@ -29,9 +30,13 @@ class Bench:
         self.clock = ManualClock()
         self.soon: list[Callable[[], None]] = []
         self.later: list[Callable[[], None]] = []
-        self.verbs = QueueOperations(self.clock, CountingIds())
+        self.context = TransactionContext(self.clock, CountingIds())
         self.desk = GroupCommitter(
-            MemoryStore(), self.verbs, self.clock, self.soon.append, lambda seconds, act: self.later.append(act)
+            MemoryStore(),
+            self.context,
+            self.clock,
+            self.soon.append,
+            lambda seconds, act: self.later.append(act),
         )
         self.desk.guard = self.guard = Duty()
 
@@ -50,7 +55,7 @@ class Bench:
 
     def publish(self, id: str) -> None:
         envelope = plain("work", id, b"x", self.clock.now_ms())
-        self.ask(lambda transaction: self.verbs.publish(transaction, "work", [envelope]))
+        self.ask(lambda transaction: operations.publish(self.context, transaction, "work", [envelope]))
 
     def ready(self) -> int:
         found: int = self.ask(lambda transaction: transaction.counts("work").ready)
@@ -63,8 +68,8 @@ def test_standby_answers_reads_and_rejects_changes() -> None:
     bench.guard.is_on = False
     for work in (
         lambda: bench.publish("2"),
-        lambda: bench.ask(lambda transaction: bench.verbs.lease(transaction, "work", 1, None, "me")),
-        lambda: bench.ask(lambda transaction: bench.verbs.lease(transaction, "empty", 1, None, "me")),
+        lambda: bench.ask(lambda transaction: operations.lease(bench.context, transaction, "work", 1, None, "me")),
+        lambda: bench.ask(lambda transaction: operations.lease(bench.context, transaction, "empty", 1, None, "me")),
         lambda: bench.ask(lambda transaction: transaction.set_policy("work", "{}")),
         lambda: bench.ask(lambda transaction: transaction.set_note("a", "b")),
         lambda: bench.ask(lambda transaction: transaction.delete_queue("work")),
@@ -90,7 +95,7 @@ def test_standby_runs_no_hooks() -> None:
 def test_standby_leaves_expired_leases_unchanged_and_catches_up_once_active() -> None:
     bench = Bench()
     bench.publish("1")
-    bench.ask(lambda transaction: bench.verbs.lease(transaction, "work", 1, 1000, "me"))
+    bench.ask(lambda transaction: operations.lease(bench.context, transaction, "work", 1, 1000, "me"))
     bench.guard.is_on = False
     bench.clock.advance(5000)
     for alarm in bench.later:

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.queues import take
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.group_commit_threads import ThreadedGroupCommitter
-from yirangmq.broker.operations import AtomicBundle, QueueOperations
+from yirangmq.broker.operations import AtomicBundle
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.two_step import Drafts
 from yirangmq.core.errors import QuotaExceeded
@@ -23,9 +24,9 @@ class Limited:
 
     def __init__(self) -> None:
         self.clock, ids, self.store = ManualClock(), CountingIds(), MemoryStore()
-        self.operations = QueueOperations(self.clock, ids, Defaults(max_queues=MOST))
+        self.context = TransactionContext(self.clock, ids, Defaults(max_queues=MOST))
         self.queues = Queues(
-            self.store, self.clock, ids, "test", ThreadedGroupCommitter(self.store), operations=self.operations
+            self.store, self.clock, ids, "test", ThreadedGroupCommitter(self.store), context=self.context
         )
 
 
@@ -51,7 +52,7 @@ def configure(limited: Limited) -> None:
 
 
 def draft(limited: Limited) -> None:
-    drafts = Drafts(limited.operations, limited.clock)
+    drafts = Drafts(limited.context)
     limited.queues.run(lambda transaction: drafts.draft(transaction, "new", [("m", 1)], "called-so"))
 
 
@@ -60,7 +61,7 @@ def bundle(limited: Limited) -> None:
     sent = AtomicBundle()
     for queue in ("a", "new"):
         sent.add(build(queue, NewMessage(payload=2), f"{queue}-2", limited.clock.now_ms()))
-    limited.queues.run(lambda transaction: sent.perform(limited.operations, transaction, limited.clock.now_ms()))
+    limited.queues.run(lambda transaction: sent.perform(limited.context, transaction, limited.clock.now_ms()))
 
 
 WAYS: tuple[Callable[[Limited], None], ...] = (publish, set_policy, configure, draft, bundle)
@@ -91,7 +92,7 @@ def test_max_queues_allows_a_new_queue_in_place_of_a_deleted_queue(limited: Limi
 
 
 def test_max_queues_below_the_number_of_existing_queues_refuses_only_new_queues(limited: Limited) -> None:
-    limited.operations.defaults = Defaults(max_queues=1)
+    limited.context.defaults = Defaults(max_queues=1)
     limited.queues.publish("c", 2)
     with pytest.raises(QuotaExceeded, match="has 3 queues and allows 1"):
         limited.queues.publish("new", 1)

@@ -10,9 +10,10 @@ from zlib import crc32
 
 import pytest
 
+from yirangmq.broker import operations
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.credit_window import PendingLeaseRequest
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.sink_batches import LONG_JOB_ROWS, SinkBatches, positions
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.errors import (
@@ -83,8 +84,8 @@ class BatchServer:
     def begin(self) -> None:
         """A server starts, on what the one before it left."""
         self._soon.clear()
-        operations = QueueOperations(self.clock, TimeOrderedIds())
-        self.desk = GroupCommitter(self.store, operations, self.clock, self._soon.append, lambda seconds, act: None)
+        context = TransactionContext(self.clock, TimeOrderedIds())
+        self.desk = GroupCommitter(self.store, context, self.clock, self._soon.append, lambda seconds, act: None)
         self.batches = SinkBatches(self.desk, self.stages, self._aside, self.clock, TimeOrderedIds())
         self.batches.topics = self.topics
 
@@ -441,7 +442,9 @@ def test_sink_batch_commit_in_parts_lets_other_requests_publish_in_between(house
         house._soon.pop(0)()
         house.topics.publish([NewRecord("other", b"")], lambda *answer: None)
         house.desk.submit(
-            lambda transaction: house.desk.operations.publish(transaction, "a", [plain("a", str(len(taken)), b"x", 1)]),
+            lambda transaction: operations.publish(
+                house.desk.context, transaction, "a", [plain("a", str(len(taken)), b"x", 1)]
+            ),
             lambda value, error: taken.append(len(told)),
         )
     [((entry, _), error)] = told
@@ -513,7 +516,7 @@ def submit_many(house: BatchServer, aside: Slow) -> list[Any]:
     def work(transaction: Transaction) -> int:
         now = house.clock.now_ms()
         rows = [plain("a", id, b"x", now) for id in TimeOrderedIds().new(LONG_JOB_ROWS)]
-        return len(house.desk.operations.publish(transaction, "a", rows))
+        return len(operations.publish(house.desk.context, transaction, "a", rows))
 
     house.desk.submit_long(work, lambda value, error: told.append((value, error)), aside)
     return told

@@ -47,7 +47,7 @@ class Machine:
         clock = SystemClock(lambda: self.boot_ms * 1_000_000, lambda: self.wall_ms * 1_000_000)
         store = self._place.open()
         queues = Queues(store, clock, TimeOrderedIds(clock.now_ms), "me")
-        resume(queues.operations.store_time, store)
+        resume(queues.context.store_time, store)
         with queues:
             yield queues
 

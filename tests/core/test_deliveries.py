@@ -3,9 +3,10 @@
 import pytest
 
 from yirangmq.core import events, transitions
+from yirangmq.core.backoff import RandomFraction
 from yirangmq.core.events import DeliveryStatus
 from yirangmq.core.message import Envelope, Message, MessageFailure, Reason
-from yirangmq.core.policy import RandomFraction, read_policy
+from yirangmq.core.policy import read_policy
 from yirangmq.core.transitions import Cause
 
 POLICY = read_policy({"retry": {"limit": 1}}, "mail")

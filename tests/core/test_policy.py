@@ -1,6 +1,7 @@
 """Policies: the defaults exactly, every number checked, every mistake named; and the waits they lead to."""
 
 import json
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.golden_files import golden
+from yirangmq.core.backoff import RandomFraction, backoff_ms
 from yirangmq.core.errors import BadPolicy
-from yirangmq.core.policy import RandomFraction, RetryPolicy, backoff_ms, read_policy, show_policy
+from yirangmq.core.policy import RetryPolicy, read_policy, show_policy
 
 QUEUE = "telemetry"
 
@@ -22,6 +24,23 @@ def test_policy_defaults_equal_the_golden_document_in_content_and_order() -> Non
 
 def test_policy_published_example_equals_the_defaults() -> None:
     assert read_policy(json.loads(golden("policy-example.json")), QUEUE) == read_policy({}, QUEUE)
+
+
+@pytest.mark.parametrize("document", [{"paused": False}, {"retry": {}, "dlq": {}, "archive": {}, "quota": {}}])
+def test_policy_defaults_are_the_same_for_an_empty_document_and_for_missing_members(document: dict[str, Any]) -> None:
+    assert read_policy(document, QUEUE) == read_policy({}, QUEUE)
+
+
+def test_policy_of_an_empty_document_is_built_of_shared_parts_in_five_calls() -> None:
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        policy = read_policy({}, QUEUE)
+    finally:
+        sys.setprofile(None)
+    assert len(calls) <= 5, calls
+    assert policy.retry is read_policy({}, "other").retry
+    assert policy.archive is read_policy({}, "other").archive
 
 
 def test_policy_times_are_milliseconds_inside() -> None:

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yirangmq.core import transitions
+from yirangmq.core.backoff import RandomFraction
 from yirangmq.core.errors import LeaseExpired, LeaseMismatch, NotFound, QueueError, WrongState
 from yirangmq.core.message import MAX_FAILURE_TEXT, RANK_LAST, Envelope, Message, Reason, with_traceback
-from yirangmq.core.policy import DAY_MS, QueuePolicy, RandomFraction, read_policy
+from yirangmq.core.policy import DAY_MS, QueuePolicy, read_policy
 from yirangmq.core.states import TRANSITIONS, State, Verb
 from yirangmq.core.transitions import Cause, TransitionResult
 

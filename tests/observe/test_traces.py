@@ -37,7 +37,7 @@ def traces(exporter: InMemorySpanExporter) -> TraceExporter:
 def queues(clock: ManualClock, traces: TraceExporter) -> Queues:
     queues = open_for_test(clock=clock)
     queues.add_listener(traces.on_events)
-    queues.event_buffer.is_traced = True
+    queues.context.event_buffer.is_traced = True
     return queues
 
 

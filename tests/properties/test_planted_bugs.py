@@ -12,10 +12,11 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.properties.machine import CONSUMERS, QueueMachine
 from tests.support.stores import Place
-from yirangmq.broker import selection
+from yirangmq.broker import changes
 from yirangmq.core import transitions
+from yirangmq.core.backoff import RandomFraction
 from yirangmq.core.message import Envelope, Message
-from yirangmq.core.policy import QueuePolicy, RandomFraction, RetryPolicy
+from yirangmq.core.policy import QueuePolicy, RetryPolicy
 from yirangmq.core.ports import AddResult, Transaction
 from yirangmq.core.states import UNFINISHED, State
 from yirangmq.core.validation import line_of
@@ -132,8 +133,8 @@ def _not_freed_after(state: State) -> Plant:
     """The next one of a group waits for ever when the one before it ends like this."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
-        left = selection._left
-        patch.setattr(selection, "_left", lambda before, after: after.state is not state and left(before, after))
+        left = changes._left
+        patch.setattr(changes, "_left", lambda before, after: after.state is not state and left(before, after))
 
     plant.__name__ = f"a_group_is_not_freed_when_one_is_{state}"
     return plant
@@ -141,7 +142,7 @@ def _not_freed_after(state: State) -> Plant:
 
 def a_group_is_not_held(patch: pytest.MonkeyPatch) -> None:
     """All of a group are in line at once."""
-    patch.setattr(selection, "hold_group_followers", lambda transaction, new: None)
+    patch.setattr(changes, "hold_group_followers", lambda transaction, new: None)
 
 
 def a_group_loses_its_order_when_one_comes_back(patch: pytest.MonkeyPatch) -> None:

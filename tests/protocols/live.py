@@ -12,8 +12,8 @@ from tests.support.loops import WRITERS, close_servers
 from tests.support.session import MAX_FRAME, Answer
 from tests.support.wait import PATIENCE
 from yirangmq.admin.registry import MethodRegistry
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.protocols.context import ServerContext, ServerIdentity
 from yirangmq.protocols.stream_server import StreamLimits, StreamServer, listen_tcp, listen_unix
@@ -26,10 +26,10 @@ from yirangmq.wire.frames import FrameKind, FrameReader
 async def door(limits: StreamLimits, *, token: str = "") -> AsyncIterator[StreamServer]:
     loop = asyncio.get_running_loop()
     clock, ids = SystemClock(), TimeOrderedIds()
-    verbs = QueueOperations(clock, ids)
-    desk = GroupCommitter(MemoryStore(), verbs, clock, loop.call_soon, loop.call_later)
+    broker_context = TransactionContext(clock, ids)
+    desk = GroupCommitter(MemoryStore(), broker_context, clock, loop.call_soon, loop.call_later)
     house = ServerContext(
-        desk, clock, ids, MethodRegistry(verbs), ServerIdentity("test", "here", "full", MAX_FRAME), token
+        desk, clock, ids, MethodRegistry(broker_context), ServerIdentity("test", "here", "full", MAX_FRAME), token
     )
     made = StreamServer(house, limits)
     try:

@@ -3,8 +3,8 @@
 import asyncio
 from pathlib import Path
 
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.sqlite.server_store import ServedSqliteStore
@@ -17,7 +17,7 @@ def test_committer_has_no_more_attributes_than_are_looked_up_fast() -> None:
     clock, loop = SystemClock(), asyncio.new_event_loop()
     try:
         desk = GroupCommitter(
-            MemoryStore(), QueueOperations(clock, TimeOrderedIds()), clock, loop.call_soon, loop.call_later
+            MemoryStore(), TransactionContext(clock, TimeOrderedIds()), clock, loop.call_soon, loop.call_later
         )
         assert len(vars(desk)) <= MOST
     finally:

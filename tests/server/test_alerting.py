@@ -9,9 +9,9 @@ import pytest
 
 from yirangmq.admin.health import FullStoreLatch, StoreDisk
 from yirangmq.admin.registry import MethodRegistry
-from yirangmq.broker import policies
+from yirangmq.broker import operations, policies, settle
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.settle import Leases
 from yirangmq.clock import SteadyClock, TimeOrderedIds
 from yirangmq.core import transitions
@@ -37,9 +37,9 @@ class Part:
         self.set = 0
         """By how much somebody has set the clock."""
         self.ids = TimeOrderedIds()
-        self.verbs = QueueOperations(self.wall, self.ids)
+        self.context = TransactionContext(self.wall, self.ids)
         self.store = FailingStore(MemoryStore())
-        self.desk = GroupCommitter(self.store, self.verbs, self.wall, loop.call_soon, loop.call_later)
+        self.desk = GroupCommitter(self.store, self.context, self.wall, loop.call_soon, loop.call_later)
         self.refused: dict[str, int] = {}
         self.disk = StoreDisk(folder, 0)
         clock = SteadyClock(lambda: self.wall.now_ms() + self.set, self.wall.now_ms)
@@ -47,7 +47,7 @@ class Part:
             self.desk,
             self.wall,
             self.ids,
-            MethodRegistry(self.verbs),
+            MethodRegistry(self.context),
             ServerIdentity("test", "here", "none", 1 << 20),
             disk=self.disk,
             full_latch=FullStoreLatch(self.desk, self.wall),
@@ -55,7 +55,7 @@ class Part:
         self.gathering = AlertFactsCollector(
             context, read_settings({}), clock, lambda: self.refused, SingleNode().alert_facts
         )
-        self.verbs.event_buffer.add_listener(self.gathering.on_events)
+        self.context.event_buffer.add_listener(self.gathering.on_events)
 
     def facts(self) -> Any:
         return self.gathering.facts(self.wall.now_ms())
@@ -67,13 +67,13 @@ class Part:
 
     async def publish(self, count: int) -> None:
         made = [build("mail", NewMessage(payload=1), id, self.wall.now_ms()) for id in self.ids.new(count)]
-        await self.do(lambda transaction: self.verbs.publish(transaction, "mail", made))
+        await self.do(lambda transaction: operations.publish(self.context, transaction, "mail", made))
 
     async def bury(self) -> None:
-        await self.do(lambda transaction: policies.put(transaction, self.verbs, "mail", {"retry": {"limit": 0}}))
-        [taken] = await self.do(lambda transaction: self.verbs.lease(transaction, "mail", 1, None, "ann"))
+        await self.do(lambda transaction: policies.put(transaction, self.context, "mail", {"retry": {"limit": 0}}))
+        [taken] = await self.do(lambda transaction: operations.lease(self.context, transaction, "mail", 1, None, "ann"))
         leases, cause = Leases([taken.lease_id]), transitions.Cause(Reason.REJECTED, "no", None)
-        await self.do(lambda transaction: self.verbs.nack(transaction, leases, None, cause))
+        await self.do(lambda transaction: settle.nack(self.context, transaction, leases, None, cause))
 
 
 def test_alert_facts_contain_queue_age_and_recent_dead_letters(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_alerts_of_many_queues_are_found_in_turn_and_stay_open(tmp_path: Path) -
 
         def fill(transaction: Any) -> None:
             for [envelope] in sent:
-                part.verbs.publish(transaction, envelope.queue, [envelope])
+                operations.publish(part.context, transaction, envelope.queue, [envelope])
 
         await part.do(fill)
         part.wall.advance(10 * 3_600_000)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from yirangmq.admin.health import QUEUES_PER_CHECK, ServerHealth
+from yirangmq.broker import expiry_sweeper, operations, settle
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.settle import Leases
 from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Store, Transaction
@@ -30,8 +31,8 @@ class Work:
 
     def __init__(self, store: Store, queues: int) -> None:
         self.store, self.clock, self.ids = store, ManualClock(), CountingIds()
-        self.verbs = QueueOperations(self.clock, self.ids, Defaults(max_queues=10**6))
-        self.desk = GroupCommitter(store, self.verbs, self.clock, lambda call: call(), lambda seconds, call: None)
+        self.context = TransactionContext(self.clock, self.ids, Defaults(max_queues=10**6))
+        self.desk = GroupCommitter(store, self.context, self.clock, lambda call: call(), lambda seconds, call: None)
         self.health = ServerHealth(self.clock, None)
         self.queues = queues
         for begin in range(0, queues, 200):
@@ -39,14 +40,16 @@ class Work:
                 for number in range(begin, min(queues, begin + 200)):
                     self.publish(transaction, f"queue-{number:05}")
                     self.publish(transaction, f"queue-{number:05}")
-                    [one] = self.verbs.lease(transaction, f"queue-{number:05}", 1, None, "me")
-                    self.verbs.ack(transaction, Leases([one.lease_id]), None)
-        self.commit(lambda transaction: self.verbs.sweep(transaction))
+                    [one] = operations.lease(self.context, transaction, f"queue-{number:05}", 1, None, "me")
+                    settle.ack(self.context, transaction, Leases([one.lease_id]), None)
+        self.commit(lambda transaction: expiry_sweeper.sweep(self.context, transaction))
         self.commit(self.health.store_facts)
 
     def publish(self, transaction: Transaction, queue: str) -> None:
         [id] = self.ids.new(1)
-        self.verbs.publish(transaction, queue, [build(queue, NewMessage(payload=1), id, self.clock.now_ms())])
+        operations.publish(
+            self.context, transaction, queue, [build(queue, NewMessage(payload=1), id, self.clock.now_ms())]
+        )
 
     def commit(self, work: Callable[[Transaction], Any]) -> Any:
         answers: list[Any] = []
@@ -60,11 +63,13 @@ class Work:
         """A message of every kind of step, in queues at both ends, and a minute of time between them."""
         for queue in ("queue-00000", f"queue-{self.queues - 1:05}"):
             self.commit(partial(self.publish, queue=queue))
-            [lease] = self.commit(partial(self.verbs.lease, queue=queue, limit=1, span=None, consumer_id="me"))
-            acked = self.commit(partial(self.verbs.ack, leases=Leases([lease.lease_id]), consumer=None))
+            [lease] = self.commit(
+                partial(operations.lease, self.context, queue=queue, limit=1, span=None, consumer_id="me")
+            )
+            acked = self.commit(partial(settle.ack, self.context, leases=Leases([lease.lease_id]), consumer=None))
             assert acked == [None]
             self.clock.advance(2_000)
-            self.commit(self.verbs.sweep)
+            self.commit(partial(expiry_sweeper.sweep, self.context))
             self.commit(self.health.store_facts)
 
 

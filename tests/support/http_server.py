@@ -18,8 +18,8 @@ from yirangmq.admin.topics import TopicMethods
 from yirangmq.alerts.monitor import AlertFile, AlertMethods, AlertMonitor
 from yirangmq.broker.bridge_worker import BridgeContext
 from yirangmq.broker.bridges import Bridges
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.sink_batches import SinkBatches
 from yirangmq.clock import SteadyClock, TimeOrderedIds
 from yirangmq.core.access import AccessGrant
@@ -84,8 +84,8 @@ class HttpServer:
 
     async def _run(self, up: Callable[[], None], over: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
-        verbs = QueueOperations(self._clock, self._ids)
-        desk = GroupCommitter(self._store, verbs, self._clock, loop.call_soon, loop.call_later)
+        broker_context = TransactionContext(self._clock, self._ids)
+        desk = GroupCommitter(self._store, broker_context, self._clock, loop.call_soon, loop.call_later)
         pages = PagedMethods(self._store, desk, self._clock, self._ids, loop.call_soon_threadsafe)
         observing = ServerMonitor(self._clock)
         site = ServerSources(
@@ -96,8 +96,8 @@ class HttpServer:
             MemoryConsumerRegistry(self._clock),
             observing.metrics.rates_of,
         )
-        table = MethodRegistry(verbs, pages, site)
-        observing.register(verbs.event_buffer, table)
+        table = MethodRegistry(broker_context, pages, site)
+        observing.register(broker_context.event_buffer, table)
         welcome = ServerIdentity("yirangmq test", "here", self._store.durability(), 1 << 24)
         aside = LoopExecutor(loop.call_soon_threadsafe)
         batches = None

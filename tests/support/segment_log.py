@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.clock import START_NS
-from yirangmq.core.topics import FileRange, NewRecord, Record
+from yirangmq.core.topics import FileRange, NewRecord, Record, RecordFrames
 from yirangmq.fsio.disk import Disk
 from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.stores.log.readonly import SegmentView
@@ -126,8 +126,8 @@ def make_log(folder: Path, first: int, topics: dict[str, int]) -> None:
     os.close(spare.fd)
 
 
-def sent(pieces: Iterator[FileRange]) -> list[Record]:
-    """What arrives at the other end of a socket."""
+def sent_bytes(parts: Iterator[FileRange | RecordFrames]) -> bytes:
+    """What arrives at the other end of a socket: of ranges by ``sendfile``, of frames as they are."""
     here, there = socket.socketpair()
     received = bytearray()
 
@@ -138,7 +138,10 @@ def sent(pieces: Iterator[FileRange]) -> list[Record]:
     thread = threading.Thread(target=receive)
     thread.start()
     try:
-        for piece in pieces:
+        for piece in parts:
+            if isinstance(piece, RecordFrames):
+                here.sendall(piece.data)
+                continue
             done = 0
             while done < piece.length:
                 done += os.sendfile(here.fileno(), piece.file, piece.offset + done, piece.length - done)
@@ -146,7 +149,12 @@ def sent(pieces: Iterator[FileRange]) -> list[Record]:
         here.close()
         thread.join()
         there.close()
+    return bytes(received)
+
+
+def sent(parts: Iterator[FileRange | RecordFrames]) -> list[Record]:
+    """The records that arrive at the other end of a socket."""
     reader = RecordReader()
-    found = list(reader.feed(bytes(received)))
+    found = list(reader.feed(sent_bytes(parts)))
     assert reader.held == 0
     return found

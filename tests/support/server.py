@@ -14,8 +14,8 @@ from yirangmq.admin.health import ServerHealth
 from yirangmq.admin.monitoring import ServerMonitor
 from yirangmq.admin.registry import Done, Given, MethodRegistry, PagedMethods, ServerSources
 from yirangmq.admin.topics import TopicMethods
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.consumer_registry import MemoryConsumerRegistry
 from yirangmq.core.ports import Clock, Ids, Store
@@ -108,8 +108,8 @@ class RunningServer:
 
     async def _run(self, up: Callable[[], None], over: asyncio.Event) -> None:
         loop = self._loop = asyncio.get_running_loop()
-        verbs = QueueOperations(self._clock, self._ids)
-        desk = GroupCommitter(self._store, verbs, self._clock, loop.call_soon, loop.call_later)
+        broker_context = TransactionContext(self._clock, self._ids)
+        desk = GroupCommitter(self._store, broker_context, self._clock, loop.call_soon, loop.call_later)
         pages = PagedMethods(self._store, desk, self._clock, self._ids, loop.call_soon_threadsafe)
         self.observing = ServerMonitor(self._clock)
         rates = self.observing.metrics.rates_of
@@ -117,9 +117,9 @@ class RunningServer:
         site = ServerSources(
             self._clock, health, self._facts, lambda: self._door.describe(), MemoryConsumerRegistry(self._clock), rates
         )
-        table = MethodRegistry(verbs, pages, site)
+        table = MethodRegistry(broker_context, pages, site)
         table.add_entry("wait", self._wait)
-        self.observing.register(verbs.event_buffer, table)
+        self.observing.register(broker_context.event_buffer, table)
         welcome = ServerIdentity("yirangmq test", "here", self._store.durability(), self._max_frame)
         if self._settings is not None:
             self.topics = Publisher(opening(self._folder / "topics"), loop_here(), self._settings)

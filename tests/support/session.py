@@ -9,8 +9,8 @@ from yirangmq.admin.health import FullStoreLatch, ServerHealth, StoreDisk
 from yirangmq.admin.monitoring import ServerMonitor
 from yirangmq.admin.registry import MethodRegistry, PagedMethods, ServerSources
 from yirangmq.admin.topics import TopicMethods
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.core.consumer_registry import MemoryConsumerRegistry
 from yirangmq.core.ports import Store
 from yirangmq.format.json_codec import dumps
@@ -83,10 +83,16 @@ class Server:
         self.clock = ManualClock()
         self.turns = Turns(self.clock)
         self.store = store or MemoryStore()
-        self.verbs = QueueOperations(self.clock, CountingIds())
+        self.broker_context = TransactionContext(self.clock, CountingIds())
         seconds = lambda: self.clock.now_ms() / 1000  # noqa: E731
         self.desk = GroupCommitter(
-            self.store, self.verbs, self.clock, self.turns.soon, self.turns.later, seconds, busy_seconds=busy_seconds
+            self.store,
+            self.broker_context,
+            self.clock,
+            self.turns.soon,
+            self.turns.later,
+            seconds,
+            busy_seconds=busy_seconds,
         )
         self.pages = PagedMethods(self.store, self.desk, self.clock, CountingIds("p"), self.turns.soon)
         self.observing = ServerMonitor(self.clock)
@@ -98,8 +104,8 @@ class Server:
             MemoryConsumerRegistry(self.clock),
             self.observing.metrics.rates_of,
         )
-        self.calls = MethodRegistry(self.verbs, self.pages, site)
-        self.observing.register(self.verbs.event_buffer, self.calls)
+        self.calls = MethodRegistry(self.broker_context, self.pages, site)
+        self.observing.register(self.broker_context.event_buffer, self.calls)
         Webhooks(self.desk, self.clock, str.encode).register(self.calls, set())
         TopicMethods(None, self.clock).register(self.calls, self.observing.feed.on_events)
         welcome = ServerIdentity("yirangmq test", "here", "full", MAX_FRAME)

@@ -15,8 +15,8 @@ from tests.support.loops import close_servers
 from tests.support.wait import PATIENCE
 from yirangmq.admin.registry import MethodRegistry
 from yirangmq.admin.topics import TopicMethods
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.topics import Cursors, KnownPositions, Log, NewRecord, Record
 from yirangmq.protocols.context import ServerContext, ServerIdentity
@@ -101,10 +101,10 @@ async def live(
     loop.set_exception_handler(lambda loop, context: faults.append(context))
     topics = Publisher(opening(folder / "topics", log), loop_here(), settings or TopicSettings())
     clock, ids = SystemClock(), TimeOrderedIds()
-    verbs = QueueOperations(clock, ids)
-    desk = GroupCommitter(MemoryStore(), verbs, clock, loop.call_soon, loop.call_later)
+    broker_context = TransactionContext(clock, ids)
+    desk = GroupCommitter(MemoryStore(), broker_context, clock, loop.call_soon, loop.call_later)
     welcome = ServerIdentity("test", "here", "full", 16 << 20)
-    table = MethodRegistry(verbs)
+    table = MethodRegistry(broker_context)
     told: list[Any] = []
     about = TopicMethods(topics, clock)
     about.register(table, told.extend)

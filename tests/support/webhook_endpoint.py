@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from tests.support.wait import soon
 from yirangmq.admin.registry import MethodRegistry
-from yirangmq.broker import policies
+from yirangmq.broker import operations, policies
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.errors import NotFound
 from yirangmq.core.message import Counts
@@ -97,10 +97,10 @@ class Site:
     def __init__(self, tls: Callable[[], ssl.SSLContext] = ssl.create_default_context, networks: str = "any") -> None:
         loop = asyncio.get_running_loop()
         self.clock, self.ids = SystemClock(), TimeOrderedIds()
-        self.verbs = QueueOperations(self.clock, self.ids)
-        self.desk = GroupCommitter(MemoryStore(), self.verbs, self.clock, loop.call_soon, loop.call_later)
+        self.context = TransactionContext(self.clock, self.ids)
+        self.desk = GroupCommitter(MemoryStore(), self.context, self.clock, loop.call_soon, loop.call_later)
         self.secrets = {"shop": b"hush"}
-        self.calls = MethodRegistry(self.verbs)
+        self.calls = MethodRegistry(self.context)
         self.webhooks = Webhooks(self.desk, self.clock, self.secret, tls, read_networks(networks))
 
     def secret(self, name: str) -> bytes:
@@ -120,7 +120,7 @@ class Site:
         return await future
 
     async def set_policy(self, queue: str, **document: Any) -> None:
-        await self.do(lambda transaction: policies.put(transaction, self.verbs, queue, document))
+        await self.do(lambda transaction: policies.put(transaction, self.context, queue, document))
 
     async def publish(self, queue: str, *payloads: object, **more: Any) -> list[str]:
         now = self.clock.now_ms()
@@ -128,7 +128,7 @@ class Site:
             build(queue, NewMessage(payload=payload, **more), id, now)
             for payload, id in zip(payloads, self.ids.new(len(payloads)), strict=True)
         ]
-        stored = await self.do(lambda transaction: self.verbs.publish(transaction, queue, made))
+        stored = await self.do(lambda transaction: operations.publish(self.context, transaction, queue, made))
         return [one.id for one in stored]
 
     def counts(self, queue: str = "mail") -> Counts:

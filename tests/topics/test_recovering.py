@@ -1,14 +1,17 @@
 """Step by step: what is captured when, who sends what, and what happens between two steps."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from tests.support.topic_pipes import SMALL, Client, MakePublisherHarness, PublisherHarness, small
 from yirangmq.core.errors import WrongState
-from yirangmq.core.topic_filter import make_filter
+from yirangmq.core.topic_filter import ALL, make_filter
 from yirangmq.core.topics import NewRecord, Start, SubscriberState
 from yirangmq.protocols.feed import FeedDialect
+from yirangmq.stores.log import segment_format
+from yirangmq.stores.log.segment_format import FrameStep
 from yirangmq.topics.live import FROM_FIRST
 from yirangmq.topics.ports import CatchupPacing, TopicSettings
 from yirangmq.topics.subscribers import MAX_WAITING_REQUESTS
@@ -16,6 +19,7 @@ from yirangmq.wire import messages
 from yirangmq.wire.frames import FrameKind
 from yirangmq.wire.messages import frame
 
+CATCHUP = (FrameKind.RECOVERY_RESPONSE, FrameKind.RECOVERY_COMPLETE)
 ANSWER = frame(FrameKind.CONFIRMED, 3, messages.Confirmed(1))
 
 
@@ -35,6 +39,34 @@ def test_catchup_target_is_the_last_record_on_disk_when_it_is_requested(stage: P
     assert (response.start, response.end, response.count) == (1, 10, 10)  # type: ignore[attr-defined]
     assert complete.sequence == complete.sent == 10  # type: ignore[attr-defined]
     assert client.sequences == list(range(1, 16))
+
+
+def test_catchup_with_a_filter_of_all_topics_sends_the_bytes_of_one_without_and_walks_over_no_record(
+    stage: PublisherHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.fill(60, topic="a")
+    stage.fill(60, topic="b")
+    walked = 0
+    walk = segment_format.walk
+
+    def counted(fd: int, begin: int, end: int) -> Iterator[FrameStep]:
+        nonlocal walked
+        for step in walk(fd, begin, end):
+            walked += 1
+            yield step
+
+    sent = []
+    for filter in (ALL, make_filter(["a", "b*"])):
+        client = stage.client()
+        client.follow(filter)
+        monkeypatch.setattr(segment_format, "walk", counted)
+        stage.settle(client)
+        monkeypatch.undo()
+        assert client.sequences == list(range(1, 121))
+        assert client.subscriber.state is SubscriberState.ONLINE
+        sent.append((client.records, [value for kind, value in client.said if kind in CATCHUP]))
+    assert sent[0] == sent[1]
+    assert walked == 0
 
 
 def test_catchup_sends_records_committed_between_the_last_read_of_the_worker_and_going_live(

@@ -110,16 +110,15 @@ class FullStoreLatch:
         self._refused: StoreFull | None = None
         self._at = 0
         committer.after_commit.append(self._inspect)
-        committer.operations.event_buffer.add_listener(self._on_events)
+        committer.context.event_buffer.add_listener(self._on_events, [MessagesPublished])
 
     def _inspect(self) -> None:
-        last_error = self._committer.last_error
+        last_error = self._committer.probe.last_error
         if isinstance(last_error, StoreFull) and last_error is not self._committer.probe.error:
             self._refused, self._at = last_error, self._clock.now_ms()
 
     def _on_events(self, events: Sequence[Event]) -> None:
-        if self._refused is not None and any(isinstance(event, MessagesPublished) for event in events):
-            self._refused = None
+        self._refused = None
 
     @property
     def refusal(self) -> StoreFull | None:

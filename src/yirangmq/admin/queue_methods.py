@@ -13,12 +13,12 @@ from yirangmq.admin import queue_reads
 from yirangmq.admin.queue_lists import count_consumers, page, read_query, run_slices
 from yirangmq.admin.queue_reads import read_page
 from yirangmq.admin.registry import Done, Given, MethodArguments, PagedMethods, read_arguments
-from yirangmq.broker import policies
+from yirangmq.broker import operations, policies
 from yirangmq.broker.admission import dry_run
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.dead_letters import KINDS
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.message_moves import BACKLOG, search_page
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.queries import check_state
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.settle import MAX_PER_CALL
@@ -169,36 +169,36 @@ MAX_SHOWN = 100
 
 
 def describe_dispatch(
-    clock: Clock, operations: QueueOperations, transaction: Transaction, given: Given
+    clock: Clock, context: TransactionContext, transaction: Transaction, given: Given
 ) -> dict[str, Any]:
     return policies.describe_dispatch(
-        operations, transaction, read_arguments(given, lambda values: values.queue()), clock.now_ms()
+        context, transaction, read_arguments(given, lambda values: values.queue()), clock.now_ms()
     )
 
 
-def change(clock: Clock, operations: QueueOperations, transaction: Transaction, given: Given) -> dict[str, Any]:
+def change(clock: Clock, context: TransactionContext, transaction: Transaction, given: Given) -> dict[str, Any]:
     queue, members = read_arguments(given, lambda values: (values.queue(), values.take("members", None)))
     if not isinstance(members, Mapping):
         raise BadInput(f"must be an object, not {kind(members)}", field="members")
-    return policies.change(operations, transaction, queue, members, clock.now_ms())
+    return policies.change(context, transaction, queue, members, clock.now_ms())
 
 
-def register(clock: Clock, operations: QueueOperations, transaction: Transaction, given: Given) -> bool:
-    return policies.register(operations, transaction, *read_arguments(given, _one), clock.now_ms())
+def register(clock: Clock, context: TransactionContext, transaction: Transaction, given: Given) -> bool:
+    return policies.register(context, transaction, *read_arguments(given, _one), clock.now_ms())
 
 
-def deregister(clock: Clock, operations: QueueOperations, transaction: Transaction, given: Given) -> bool:
-    return policies.deregister(operations, transaction, *read_arguments(given, _one), clock.now_ms())
+def deregister(clock: Clock, context: TransactionContext, transaction: Transaction, given: Given) -> bool:
+    return policies.deregister(context, transaction, *read_arguments(given, _one), clock.now_ms())
 
 
 def _one(values: MethodArguments) -> tuple[str, str]:
     return values.queue(), validation.check_consumer(values.take("consumer", None), "consumer")
 
 
-def deliveries(operations: QueueOperations, committer: GroupCommitter, given: Given, done: Done) -> None:
+def deliveries(context: TransactionContext, committer: GroupCommitter, given: Given, done: Done) -> None:
     """Return deliveries from memory, without a commit."""
     limit, wanted = read_arguments(given, _wanted)
-    done(policies.deliveries(operations, wanted, limit), None)
+    done(policies.deliveries(context, wanted, limit), None)
 
 
 def _wanted(values: MethodArguments) -> tuple[int, dict[str, Any]]:
@@ -212,7 +212,7 @@ def _wanted(values: MethodArguments) -> tuple[int, dict[str, Any]]:
     return values.limit(MAX_SHOWN), wanted
 
 
-METHODS: dict[str, Callable[[Clock, QueueOperations, Transaction, Given], Any]] = {
+METHODS: dict[str, Callable[[Clock, TransactionContext, Transaction, Given], Any]] = {
     "dispatch": describe_dispatch,
     "dispatch_set": change,
     "dispatch_register": register,
@@ -226,23 +226,23 @@ MEMBERS = frozenset({"payload", "id", "type", "version", "attributes", "content_
 """Members of a message in an admission check."""
 
 
-def processor_rows(operations: QueueOperations, transaction: Transaction, given: Given) -> list[dict[str, Any]]:
+def processor_rows(context: TransactionContext, transaction: Transaction, given: Given) -> list[dict[str, Any]]:
     """Return every queue that has a processor, or the requested queue only."""
     queue = read_arguments(given, lambda values: values.optional_queue())
-    return dry_run.processor_rows(transaction, operations, queue)
+    return dry_run.processor_rows(transaction, context, queue)
 
 
-def put(operations: QueueOperations, transaction: Transaction, given: Given) -> dict[str, Any] | None:
+def put(context: TransactionContext, transaction: Transaction, given: Given) -> dict[str, Any] | None:
     """Validate a processor and set it; the rest of the policy is unchanged. A null document removes it."""
     queue, document = read_arguments(given, lambda values: (values.queue(), values.take("document", None)))
-    return dry_run.put(transaction, operations, queue, document)
+    return dry_run.put(transaction, context, queue, document)
 
 
 def put_paged(queues: Queues, given: Given) -> dict[str, Any] | None:
     """Like ``put``, as a paged method. Schemas are compiled on its thread, so that the commit finds them cached."""
     queue, document = read_arguments(given, lambda values: (values.queue(), values.take("document", None)))
     queues.check_policy(queue, {} if document is None else {"processor": document})
-    return queues.run(lambda transaction: dry_run.put(transaction, queues.operations, queue, document))
+    return queues.run(lambda transaction: dry_run.put(transaction, queues.context, queue, document))
 
 
 def check(committer: GroupCommitter, given: Given, done: Done) -> None:
@@ -250,7 +250,7 @@ def check(committer: GroupCommitter, given: Given, done: Done) -> None:
     queue, messages = read_arguments(given, lambda values: (values.queue(), values.take("messages", None)))
     if not isinstance(messages, list) or not 0 < len(messages) <= MAX_PER_CALL:
         raise BadInput(f"must be an array of 1 to {MAX_PER_CALL}", field="messages")
-    now = committer.operations.now_ms()
+    now = committer.context.clock.now_ms()
     check_admission(
         committer, queue, [_envelope(queue, one, number, now) for number, one in enumerate(messages, 1)], done
     )
@@ -259,7 +259,7 @@ def check(committer: GroupCommitter, given: Given, done: Done) -> None:
 def check_admission(committer: GroupCommitter, queue: str, envelopes: Sequence[Envelope], done: Done) -> None:
     """Run an admission check without storing the messages. The committer serves other jobs while hooks run."""
     prepared = committer.read(
-        partial(dry_run.prepare, admission=committer.operations.admission, queue=queue, envelopes=envelopes)
+        partial(dry_run.prepare, admission=committer.context.admission, queue=queue, envelopes=envelopes)
     )
     if prepared.needed is None:
         done(prepared.report({}), None)
@@ -284,10 +284,10 @@ def _envelope(queue: str, given: object, number: int, now: int) -> Envelope:
 PER_PAGE = 500
 
 
-def put_policy(operations: QueueOperations, transaction: Transaction, given: Given) -> dict[str, Any]:
+def put_policy(context: TransactionContext, transaction: Transaction, given: Given) -> dict[str, Any]:
     """Validate a policy document and set it for new messages. A null document restores the defaults."""
-    full = queue_reads.check_policy(operations, transaction, given)
-    policies.put(transaction, operations, given["queue"], given.get("document"))
+    full = queue_reads.check_policy(context, transaction, given)
+    policies.put(transaction, context, given["queue"], given.get("document"))
     return full
 
 
@@ -304,16 +304,16 @@ def set_policy(queues: Queues, given: Given) -> dict[str, Any]:
     return queues.set_policy(queue, document)
 
 
-def pause(operations: QueueOperations, transaction: Transaction, given: Given, *, paused: bool) -> bool:
+def pause(context: TransactionContext, transaction: Transaction, given: Given, *, paused: bool) -> bool:
     """Pause or resume delivery of a queue. Return False if it was in that state already."""
     queue = read_arguments(given, lambda values: values.queue())
-    return policies.pause(transaction, operations, queue, paused=paused)
+    return policies.pause(transaction, context, queue, paused=paused)
 
 
-def drop(operations: QueueOperations, transaction: Transaction, given: Given) -> list[list[str] | None]:
+def drop(context: TransactionContext, transaction: Transaction, given: Given) -> list[list[str] | None]:
     """Drop messages. Return for each null, or [code, text] of its error."""
     queue, ids = read_arguments(given, lambda values: (values.queue(), values.ids()))
-    errors = operations.drop(transaction, queue, ids)
+    errors = operations.drop(context, transaction, queue, ids)
     return [None if error is None else [error.code, str(error)] for error in errors]
 
 
@@ -372,29 +372,29 @@ def _forget(transaction: Transaction, queue: str, state: State) -> int:
 
 
 def register_methods(
-    methods: "MethodRegistry", operations: QueueOperations, pages: PagedMethods | None, site: "ServerSources | None"
+    methods: "MethodRegistry", context: TransactionContext, pages: PagedMethods | None, site: "ServerSources | None"
 ) -> None:
     methods.add("queues", queue_reads.queues)
     methods.add("counts", queue_reads.counts)
-    methods.add("peek", partial(queue_reads.peek, operations.clock))
-    methods.add("show", partial(queue_reads.show, operations.clock))
-    methods.add("by_id", partial(queue_reads.by_id, operations.clock))
+    methods.add("peek", partial(queue_reads.peek, context.clock))
+    methods.add("show", partial(queue_reads.show, context.clock))
+    methods.add("by_id", partial(queue_reads.by_id, context.clock))
     methods.add("next_due", queue_reads.next_due)
     methods.add("policy", queue_reads.policy)
     methods.add("policy_text", queue_reads.policy_text)
-    methods.add("check_policy", partial(queue_reads.check_policy, operations))
-    methods.add("set_policy", partial(put_policy, operations))
-    methods.add("queue_pause", partial(pause, operations, paused=True))
-    methods.add("queue_resume", partial(pause, operations, paused=False))
-    methods.add("drop", partial(drop, operations))
-    methods.add_entry("deliveries", partial(deliveries, operations))
-    methods.add("processors", partial(processor_rows, operations))
-    methods.add("processor_set", partial(put, operations))
+    methods.add("check_policy", partial(queue_reads.check_policy, context))
+    methods.add("set_policy", partial(put_policy, context))
+    methods.add("queue_pause", partial(pause, context, paused=True))
+    methods.add("queue_resume", partial(pause, context, paused=False))
+    methods.add("drop", partial(drop, context))
+    methods.add_entry("deliveries", partial(deliveries, context))
+    methods.add("processors", partial(processor_rows, context))
+    methods.add("processor_set", partial(put, context))
     methods.add_entry("processor_check", check)
     if pages is not None:
         _add_paged_methods(methods, pages)
     if site is not None:
-        _add_server_methods(methods, operations, site)
+        _add_server_methods(methods, context, site)
 
 
 def _add_paged_methods(methods: "MethodRegistry", pages: PagedMethods) -> None:
@@ -418,7 +418,7 @@ def _add_paged_methods(methods: "MethodRegistry", pages: PagedMethods) -> None:
     methods.add_paged(pages, "dlq_purge", purge)
 
 
-def _add_server_methods(methods: "MethodRegistry", operations: QueueOperations, site: "ServerSources") -> None:
+def _add_server_methods(methods: "MethodRegistry", context: TransactionContext, site: "ServerSources") -> None:
     def status(committer: GroupCommitter, given: Given, done: Done) -> None:
         def on_done(found: Any, error: QueueError | None) -> None:
             done(None, error) if error is not None else done({**site.facts(), **found}, None)
@@ -444,7 +444,7 @@ def _add_server_methods(methods: "MethodRegistry", operations: QueueOperations, 
     methods.add_entry("programs", programs)
     methods.add_entry("status", status)
     for name, method in METHODS.items():
-        methods.add(name, partial(method, site.clock, operations))
+        methods.add(name, partial(method, site.clock, context))
     methods.add("due", partial(queue_reads.due, site.clock))
     methods.add("schedules", partial(queue_reads.schedules, site.clock))
     methods.add("connections", connections)

@@ -10,8 +10,8 @@ from typing import Any
 
 from yirangmq.admin.registry import read_arguments
 from yirangmq.broker import policies
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.cron_scheduler import schedule_rows
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.queries import check_state, inspect_messages
 from yirangmq.core import validation
 from yirangmq.core.errors import NotFound, TooLarge
@@ -152,10 +152,10 @@ def policy(transaction: Transaction, given: Given) -> dict[str, Any]:
     return show_policy(transaction.policy(queue))
 
 
-def check_policy(operations: QueueOperations, transaction: Transaction, given: Given) -> dict[str, Any]:
+def check_policy(context: TransactionContext, transaction: Transaction, given: Given) -> dict[str, Any]:
     """Return the full form of a policy document, without setting it."""
     queue, document = read_arguments(given, lambda values: (values.queue(), values.take("document", None)))
-    return show_policy(policies.checked(document, queue, operations.schemas, operations.admission))
+    return show_policy(policies.checked(document, queue, context.schemas, context.admission))
 
 
 def schedules(clock: Clock, transaction: Transaction, given: Given) -> list[dict[str, Any]]:

@@ -21,8 +21,8 @@ from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from yirangmq.admin.health import ServerHealth
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.settle import MAX_PER_CALL
 from yirangmq.core import validation
 from yirangmq.core.access import ADMIN, ANYWHERE, CONSUME, LIST, LOOK, OPERATE, PUBLISH
@@ -180,7 +180,7 @@ class PagedMethods:
     def __init__(self, store: Store, committer: GroupCommitter, clock: Clock, ids: Ids, call: Call) -> None:
         self._page_committer = CrossThreadCommitter(committer, call)
         self._parts = (store, clock, ids)
-        self._operations = committer.operations
+        self._context = committer.context
         self._facade: Queues | None = None
         self._call = call
         self._executor = BackgroundExecutor(partial(ThreadPoolExecutor, THREADS, "pages"))
@@ -201,7 +201,7 @@ class PagedMethods:
         if self._facade is None:
             from yirangmq.broker.queues import Queues  # not loaded by a server without calls of paged methods
 
-            self._facade = Queues(*self._parts, "server", self._page_committer, operations=self._operations)
+            self._facade = Queues(*self._parts, "server", self._page_committer, context=self._context)
         return self._facade
 
     def _finish(self, done: Done, value: Any, error: QueueError | None) -> None:
@@ -241,10 +241,10 @@ class MethodRegistry:
     Loop thread only."""
 
     def __init__(
-        self, operations: QueueOperations, pages: PagedMethods | None = None, site: ServerSources | None = None
+        self, context: TransactionContext, pages: PagedMethods | None = None, site: ServerSources | None = None
     ) -> None:
         self._entries: dict[str, Entry] = {}
-        self._operations = operations
+        self._context = context
         self._pages = pages
         self._is_builtin_loaded = False
         self.sources = site
@@ -289,7 +289,7 @@ class MethodRegistry:
 
             self._is_builtin_loaded = True
             added, self._entries = self._entries, {}
-            register_methods(self, self._operations, self._pages, self.sources)
+            register_methods(self, self._context, self._pages, self.sources)
             self._entries |= added
         return self._entries
 

@@ -15,10 +15,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from yirangmq.broker.changes import apply_changes
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.dead_letter_sources import check_publish
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
-from yirangmq.broker.selection import swap
+from yirangmq.broker.operations import publish
 from yirangmq.core import transitions
 from yirangmq.core.bridges import (
     CURSOR_PREFIX,
@@ -89,10 +90,10 @@ def _read(key: str, text: str, make: Callable[[dict[str, Any]], Value]) -> Value
 
 
 def store_dead_letters(
-    operations: QueueOperations, transaction: Transaction, queue: str, found: Sequence[tuple[Envelope, str]], now: int
+    context: TransactionContext, transaction: Transaction, queue: str, found: Sequence[tuple[Envelope, str]], now: int
 ) -> None:
     """Store new messages directly as dead letters, each with its reason. Duplicates are skipped."""
-    check_publish(transaction, [queue], operations.defaults.max_queues)
+    check_publish(transaction, [queue], context.defaults.max_queues)
     policy = transaction.policy(queue)
     stored = transaction.add([envelope for envelope, _ in found], now, now)
     changes = []
@@ -101,8 +102,7 @@ def store_dead_letters(
             before = transitions.fresh(envelope, receipt.seq, now)
             outcome = transitions.refuse(before, policy, now, why)
             changes.append(Change(before, outcome.message, outcome.failure))
-    swap(transaction, changes, now, operations.touched)
-    operations.event_buffer.refused(changes, now)
+    apply_changes(context, transaction, changes, now, context.event_buffer.refused)
 
 
 # -- worker ------------------------------------------------------------------------------------------------------------
@@ -262,16 +262,16 @@ class BridgeWorker:
         if read_cursor(transaction, self.bridge.name) != before:
             raise WrongState("it was moved meanwhile")
         most = transaction.policy(self.bridge.queue).max_body
-        operations = self._context.committer.operations
+        context = self._context.committer.context
         unfit = [(one, _too_large(one, most)) for one in envelopes if len(one.payload) > most]
         small = [one for one in envelopes if len(one.payload) <= most]
-        complaints = operations.admission.complaints(transaction, self.bridge.queue, small)
+        complaints = context.admission.complaints(transaction, self.bridge.queue, small)
         unfit += [(one, complaint) for one, complaint in zip(small, complaints, strict=True) if complaint]
         fitting = [one for one, complaint in zip(small, complaints, strict=True) if not complaint]
         if fitting:
-            operations.publish(transaction, self.bridge.queue, fitting)
+            publish(context, transaction, self.bridge.queue, fitting)
         if unfit:
-            store_dead_letters(operations, transaction, self.bridge.queue, unfit, self._context.clock.now_ms())
+            store_dead_letters(context, transaction, self.bridge.queue, unfit, self._context.clock.now_ms())
         write_cursor(transaction, self.bridge.name, cursor)
         return len(unfit)
 

@@ -13,14 +13,15 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from yirangmq.broker import expiry_sweeper, policies
-from yirangmq.broker.operations import QueueOperations
+from yirangmq.broker.changes import apply_changes, apply_durations
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.quota import check_new_queues
 from yirangmq.broker.two_step import HTTP_QUEUE_POLICY, ClaimOperations, note_of
 from yirangmq.broker.unique_payloads import COMPARED
 from yirangmq.core import transitions
 from yirangmq.core.message import Message
 from yirangmq.core.policy import QueuePolicy
-from yirangmq.core.ports import Change, Clock, Transaction
+from yirangmq.core.ports import Change, Transaction
 from yirangmq.core.states import State
 from yirangmq.format.json_codec import loads
 
@@ -52,11 +53,11 @@ class PolicyChange(NamedTuple):
 class BulkOperations:
     """Bulk operations on queues, in pages of ``PER_PAGE`` messages, each in a commit. Calls block."""
 
-    def __init__(self, committer: PageCommitter, operations: QueueOperations, clock: Clock) -> None:
+    def __init__(self, committer: PageCommitter, context: TransactionContext) -> None:
         self._committer = committer
-        self._operations = operations
-        self._clock = clock
-        self._orders = ClaimOperations(operations, clock)
+        self._context = context
+        self._clock = context.clock
+        self._orders = ClaimOperations(context)
 
     # -- failed messages ------------------------------------------------------------------------------------------
 
@@ -98,16 +99,14 @@ class BulkOperations:
     def _renew(self, transaction: Transaction, dead: Sequence[Message], now: int) -> None:
         place = transaction.places(len(dead))
         changes = [Change(row, transitions.redrive(row, now, place + n)) for n, row in enumerate(dead)]
-        self._operations.swap(transaction, changes, now)
-        self._operations.touched.add(dead[0].queue)
-        self._operations.event_buffer.moved(State.READY, dead)
+        apply_changes(self._context, transaction, changes, now, partial(self._context.event_buffer.moved, State.READY))
+        self._context.wake_queues.add(dead[0].queue)
 
     def _abandon(self, transaction: Transaction, dead: Sequence[Message], now: int) -> None:
         policy = transaction.policy(dead[0].queue)
         pairs = [(row, transitions.drop_by_id(row, policy, now)) for row in dead]
         changes = [Change(row, after) for row, after in pairs if after is not None]
-        self._operations.swap(transaction, changes, now)
-        self._operations.event_buffer.dropped("asked", changes)
+        apply_changes(self._context, transaction, changes, now, partial(self._context.event_buffer.dropped, "asked"))
 
     # -- everything -----------------------------------------------------------------------------------------------
 
@@ -131,14 +130,14 @@ class BulkOperations:
 
         def edit(transaction: Transaction) -> PolicyChange:
             if value is not None:
-                check_new_queues(transaction, [queue], self._operations.defaults.max_queues)
+                check_new_queues(transaction, [queue], self._context.defaults.max_queues)
             document = self._document(transaction, queue, namespace, value)
             if document.pop(member, None) is None and value is None:
                 policy = transaction.policy(queue)
                 return PolicyChange(policy, policy)
             if value is not None:
                 document[member] = value
-            policies.checked(document, queue, self._operations.schemas, self._operations.admission)
+            policies.checked(document, queue, self._context.schemas, self._context.admission)
             return self._put(transaction, queue, document or None)
 
         self._follow(queue, self._committer.run(edit))
@@ -154,11 +153,11 @@ class BulkOperations:
 
     def _put(self, transaction: Transaction, queue: str, document: object) -> PolicyChange:
         before = policies.readable(transaction, queue)
-        policies.put(transaction, self._operations, queue, document)
+        policies.put(transaction, self._context, queue, document)
         return PolicyChange(before, transaction.policy(queue))
 
     def _follow(self, queue: str, change: PolicyChange) -> None:
-        defaults, (before, after) = self._operations.defaults, change
+        defaults, (before, after) = self._context.defaults, change
         if before is None or defaults.unique_in(before) != defaults.unique_in(after):
             self._index(queue) if defaults.unique_in(after) else self._remove_index(queue)
         for state, span in self._spans(after).items():
@@ -167,7 +166,7 @@ class BulkOperations:
 
     def _spans(self, policy: QueuePolicy) -> dict[State, int]:
         """Return the timeout of each state, in ms."""
-        defaults = self._operations.defaults
+        defaults = self._context.defaults
         return {
             State.DRAFT: defaults.draft_in(policy),
             State.CLAIMED: defaults.claim_in(policy),
@@ -175,7 +174,7 @@ class BulkOperations:
         }
 
     def _index(self, queue: str) -> None:
-        uniqueness = self._operations.uniqueness
+        uniqueness = self._context.uniqueness
         uniqueness.start_index(queue)
         try:
             for state in COMPARED:
@@ -185,7 +184,7 @@ class BulkOperations:
             uniqueness.abort_index(queue)
 
     def _remove_index(self, queue: str) -> None:
-        uniqueness = self._operations.uniqueness
+        uniqueness = self._context.uniqueness
         self._committer.run(lambda transaction: uniqueness.invalidate(transaction, queue))
         for state in COMPARED:
             self._walk(partial(uniqueness.remove_page, queue=queue, state=state, now=self._clock.now_ms()))
@@ -201,7 +200,7 @@ class BulkOperations:
         """Recompute the due times of messages if the server's default timeouts changed since the last start.
 
         No sweep may run before this has finished."""
-        defaults = self._operations.defaults
+        defaults = self._context.defaults
         if not self._committer.read(partial(expiry_sweeper.have_changed, defaults=defaults)):
             return
         for queue in self._committer.read(lambda transaction: transaction.queues()):
@@ -225,7 +224,7 @@ def _timed(transaction: Transaction, queue: str) -> list[State]:
 def _retime_page(transaction: Transaction, queue: str, state: State, span: int, cursor: str) -> str:
     page = transaction.scan(queue, state, PER_PAGE, cursor)
     pairs = [(row, transitions.with_duration(row, span)) for row in page.messages]
-    transaction.swap([Change(row, after) for row, after in pairs if after is not None])
+    apply_durations(transaction, [Change(row, after) for row, after in pairs if after is not None])
     return page.cursor
 
 

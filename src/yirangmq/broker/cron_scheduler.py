@@ -10,9 +10,9 @@ Committer's thread only."""
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import publish
 from yirangmq.clock import zone_of
 from yirangmq.core import cron
 from yirangmq.core.errors import BadInput, BadPolicy, QueueError, StoreError
@@ -22,6 +22,9 @@ from yirangmq.core.policy import QueuePolicy, Schedule
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.format.envelope import ENVELOPE, PAYLOAD, iso, read
 from yirangmq.format.json_codec import dumps
+
+if TYPE_CHECKING:
+    from yirangmq.broker.group_commit import GroupCommitter  # not loaded where only schedules are checked
 
 # -- schedules ---------------------------------------------------------------------------------------------------------
 
@@ -102,7 +105,7 @@ class PolicyTimer:
     ``poll`` is called only between ``start`` and ``stop``. Both may be called repeatedly, as a node becomes active and
     standby. Committer's thread only."""
 
-    def __init__(self, committer: GroupCommitter, poll: Callable[[], None]) -> None:
+    def __init__(self, committer: "GroupCommitter", poll: Callable[[], None]) -> None:
         self._committer = committer
         self._poll = poll
         self._round = 0
@@ -113,7 +116,7 @@ class PolicyTimer:
         self._is_on = True
         if not self._listens:
             self._listens = True
-            self._committer.operations.event_buffer.add_listener(self._on_events, [QueueChanged])
+            self._committer.context.event_buffer.add_listener(self._on_events, [QueueChanged])
         self._poll()
 
     def stop(self) -> None:
@@ -150,7 +153,7 @@ class Scheduler:
 
     ``start`` and ``stop`` may be called repeatedly, as a node becomes active and standby. Committer's thread only."""
 
-    def __init__(self, committer: GroupCommitter, clock: Clock) -> None:
+    def __init__(self, committer: "GroupCommitter", clock: Clock) -> None:
         self._committer = committer
         self._clock = clock
         self._seen = clock.wall_ms()
@@ -203,12 +206,12 @@ class Scheduler:
     def _publish(self, transaction: Transaction, ticks: list[Tick]) -> None:
         """Publish the ticks. A tick that is refused, for instance by a quota, is lost; the others are published."""
         now = self._clock.now_ms()
-        operations, sent = self._committer.operations, [(tick, [envelope_of(tick, now)]) for tick in ticks]
+        context, sent = self._committer.context, [(tick, [envelope_of(tick, now)]) for tick in ticks]
         for tick, envelopes in sent:
-            operations.admission.clear(transaction, tick.queue, envelopes)
+            context.admission.clear(transaction, tick.queue, envelopes)
         for tick, envelopes in sent:
             try:
-                operations.publish(transaction, tick.queue, envelopes)
+                publish(context, transaction, tick.queue, envelopes)
             except StoreError:
                 raise
             except QueueError as error:

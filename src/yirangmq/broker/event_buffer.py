@@ -61,6 +61,8 @@ class DeliveryLog:
         self._beginning: dict[tuple[int, int], DeliveryRecord] = {}
         self._beginning_in: set[str] = set()
         self._ending: list[DeliveryRecord] = []
+        self.is_changed = False
+        """True if the open transaction has begun or ended deliveries."""
         self.totals: Counter[tuple[str, str]] = Counter()
         """Number of ended deliveries by (queue, status) since the start of the process."""
 
@@ -68,6 +70,7 @@ class DeliveryLog:
 
     def delivery_started(self, rows: Iterable[Message]) -> None:
         """Buffer the start of deliveries until the commit."""
+        self.is_changed = True
         for record in map(rules.delivery_started, rows):
             self._beginning[record.seq, record.fence] = record
             self._beginning_in.add(record.queue)
@@ -88,11 +91,13 @@ class DeliveryLog:
                 if record is not None or not only_open:
                     found.append(rules.ended(record or rules.delivery_started(before), after, failure, now))
         self._ending += found
+        self.is_changed = self.is_changed or bool(found)
         return found
 
     def queue_emptied(self, queue: str, now: int) -> None:
         """Buffer the end of all deliveries of a queue whose messages are removed, until the commit."""
         if self.has_open(queue):
+            self.is_changed = True
             over = {(record.seq, record.fence) for record in self._ending}
             known = {key: record for key, record in {**self._open, **self._beginning}.items() if key not in over}
             self._ending += [rules.removed(record, now) for record in known.values() if record.queue == queue]
@@ -101,14 +106,14 @@ class DeliveryLog:
 
     def forget(self) -> None:
         """Drop the buffered changes after a failed commit."""
+        self.is_changed = False
         self._beginning.clear()
         self._beginning_in.clear()
         self._ending.clear()
 
     def committed(self) -> list[DeliveriesEnded]:
         """Apply the buffered changes after a durable commit; return the events to publish."""
-        if not self._beginning and not self._ending:
-            return []
+        self.is_changed = False
         with self._guard:
             for record in self._beginning.values():
                 self._add(record)
@@ -230,7 +235,8 @@ class EventBuffer:
 
     def committed(self, requests: int, work_seconds: float, sync_seconds: float) -> bool:
         """Mark the events as durable, for ``publish`` after the jobs are answered. Return True if messages changed."""
-        self._durable += self.deliveries.committed()
+        if self.deliveries.is_changed:
+            self._durable += self.deliveries.committed()
         if not self._events:
             return False
         self._durable += self._events
@@ -391,7 +397,7 @@ class EventBuffer:
         self._events += [MessagesDropped(queue, "retention", count) for queue, count in aged.items()]
         self._given_up([change for change in changes if change.before.state not in (State.DEAD, State.DRAFT)], now)
 
-    def dropped(self, why: str, changes: Sequence[Change]) -> None:
+    def dropped(self, why: str, changes: Sequence[Change], now: int) -> None:
         if self.is_watched and changes:
             for before in map(before_of, changes):
                 self._begun.pop((before.seq, before.leases), None)
@@ -399,7 +405,7 @@ class EventBuffer:
             counts = Counter(map(queue_of, map(before_of, changes)))
             self._events += [MessagesDropped(queue, why, count) for queue, count in counts.items()]
 
-    def moved(self, goal: State, messages: Sequence[Message]) -> None:
+    def moved(self, goal: State, changes: Sequence[Change], now: int) -> None:
         """Add dead letters that an operator moved to ``goal``."""
         kinds: dict[State, Callable[[str, int], QueueEvent]] = {
             State.READY: MessagesRedriven,
@@ -407,7 +413,7 @@ class EventBuffer:
             State.DROPPED: lambda queue, count: MessagesDropped(queue, "asked", count),
         }
         if self.is_watched:
-            counts = Counter(message.queue for message in messages)
+            counts = Counter(map(queue_of, map(before_of, changes)))
             self._events += [kinds[goal](queue, count) for queue, count in counts.items()]
 
     def _given_up(self, changes: Sequence[Change], now: int) -> None:

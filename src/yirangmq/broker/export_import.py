@@ -16,9 +16,10 @@ from functools import partial
 from typing import Any
 
 from yirangmq.broker import dead_letter_sources
+from yirangmq.broker.changes import apply_changes, hold_group_followers, no_events
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.expiry_sweeper import ADOPTION_MARK
 from yirangmq.broker.queues import Queues
-from yirangmq.broker.selection import hold_group_followers, swap
 from yirangmq.broker.store_time import envelope_in_wall_time, failure_in_wall_time, message_in_wall_time
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound, TooLarge
@@ -304,7 +305,7 @@ class _Import:
         if self._dry_run:
             stored = self._queues.read(partial(count_new, page=page, now=now))
         else:
-            stored = self._queues.run(partial(store_page, page=page, now=now))
+            stored = self._queues.run(partial(store_page, context=self._queues.context, page=page, now=now))
         self.done.stored += stored
         self.done.duplicates += len(page) - stored
         self._progress(self._seen, self._size)
@@ -330,7 +331,7 @@ def count_new(transaction: Transaction, page: list[ExportMessage], now: int) -> 
     return count
 
 
-def store_page(transaction: Transaction, page: list[ExportMessage], now: int) -> int:
+def store_page(transaction: Transaction, context: TransactionContext, page: list[ExportMessage], now: int) -> int:
     """Store a page in one commit: add the envelopes as if published, then restore the state of each message."""
     queue = page[0].message.queue
     policy = transaction.policy(queue)
@@ -343,7 +344,7 @@ def store_page(transaction: Transaction, page: list[ExportMessage], now: int) ->
     for (line, _), before in zip(moved, transaction.by_seq([seq for _, seq in moved]), strict=True):
         if before is not None:
             changes.append(Change(before, _arrived(before, line.message), line.failure))
-    swap(transaction, changes, now, set())
+    apply_changes(context, transaction, changes, now, no_events)
     hold_group_followers(transaction, [row for row in transaction.by_seq([seq for _, seq in fresh]) if row is not None])
     return len(fresh)
 
@@ -418,16 +419,18 @@ def adopt(ours: Queues, theirs: Queues, here: str, there: str, *, dry_run: bool 
 
 
 def _move(ours: Queues, theirs: Queues, node: str, page: list[ExportMessage], fresh: list[ExportMessage]) -> int:
-    stored = ours.run(partial(_store, node=node, page=fresh, now=ours.now_ms())) if fresh else 0
+    stored = ours.run(partial(_store, context=ours.context, node=node, page=fresh, now=ours.now_ms())) if fresh else 0
     ids = [line.message.id for line in page]
     if ids:
         theirs.drop(page[0].message.queue, ids)
     return stored
 
 
-def _store(transaction: Transaction, node: str, page: list[ExportMessage], now: int) -> int:
+def _store(
+    transaction: Transaction, context: TransactionContext, node: str, page: list[ExportMessage], now: int
+) -> int:
     queue = page[0].message.queue
-    stored = store_page(transaction, page, now)
+    stored = store_page(transaction, context, page, now)
     number = len(transaction.notes(_place(node, queue)))
     transaction.set_note(f"{_place(node, queue)}{number}", dumps([line.message.id for line in page]).decode())
     return stored

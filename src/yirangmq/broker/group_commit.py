@@ -37,9 +37,10 @@ from yirangmq.broker.commit_jobs import (
     relieve,
     reply_error,
 )
-from yirangmq.broker.operations import QueueOperations
+from yirangmq.broker.context import TransactionContext
+from yirangmq.broker.expiry_sweeper import sweep
 from yirangmq.broker.read_only_jobs import run_on_standby, run_reads
-from yirangmq.broker.settle import Leases
+from yirangmq.broker.settle import Leases, release
 from yirangmq.broker.waiting_consumers import Served, Waiter, WaitingConsumers
 from yirangmq.core.active_guard import ActiveGuard, AlwaysActive, check
 from yirangmq.core.errors import QueueError, StoreBusy, StoreError, Unavailable
@@ -59,13 +60,15 @@ late by this at most."""
 class GroupCommitter:
     """Group commit on the event loop, with a wait list of consumers. Loop thread only.
 
+    An error in a hook is reported to the event loop; the other hooks still run.
+
     It has at most 29 attributes: CPython 3.11 looks up the attributes of an instance with more in its dict, which is
     slower."""
 
     def __init__(
         self,
         store: Store,
-        operations: QueueOperations,
+        context: TransactionContext,
         clock: Clock,
         soon: Callable[[Callable[[], None]], Any],
         later: Callable[[float, Callable[[], None]], Any],
@@ -73,7 +76,7 @@ class GroupCommitter:
         busy_seconds: float = BUSY_SECONDS,
     ) -> None:
         """``busy_seconds``: how long a request waits while another process holds the store's lock, in seconds."""
-        self.operations = operations
+        self.context = context
         self._store = store
         self._clock = clock
         self._soon = soon
@@ -85,7 +88,7 @@ class GroupCommitter:
         """True while a long job is committed on another thread."""
         self.busy = LockWait(busy_seconds, later, self.plan)
         """Jobs that wait while another process holds the store's lock."""
-        self.waiting_consumers = WaitingConsumers(operations, clock, later, self.plan)
+        self.waiting_consumers = WaitingConsumers(context, clock, later, self.plan)
         self._planned = False
         self._crowd = self._to_pass = 0
         """Requests in the latest commit; loop iterations to wait before the next commit."""
@@ -103,8 +106,8 @@ class GroupCommitter:
         self.probe = StoreProbe(self, seconds)
         self.guard: ActiveGuard = AlwaysActive()
         """Active guard: whether messages may be changed or leased now."""
-        self._runner = JobRunner(store, operations.event_buffer, operations.admission, seconds)
-        self._admission = DeferredAdmission(operations.admission, self._runner, self)
+        self._runner = JobRunner(store, context.event_buffer, context.admission, seconds)
+        self._admission = DeferredAdmission(context.admission, self._runner, self)
 
     def set_check_workers(self, clearing: CheckPort) -> None:
         """Set the workers that check messages outside of a transaction, if the queue's processor requires it."""
@@ -182,7 +185,7 @@ class GroupCommitter:
     def _run_commit(self) -> None:
         """Commit all waiting jobs in one transaction, answer them, then start the next long job, one at a time."""
         if not self._is_running_long_job:
-            for hook in self.before_commit:  # inlined ``_run_hooks``: saves a call
+            for hook in self.before_commit:
                 try:
                     hook()
                 except Exception as error:
@@ -190,7 +193,12 @@ class GroupCommitter:
         self._planned = False
         if self._is_running_long_job:
             return
-        batch = self._next_batch()
+        jobs = self._jobs
+        if len(jobs) > MAX_PER_COMMIT:
+            batch = [jobs.popleft() for _ in range(MAX_PER_COMMIT)]
+        else:
+            batch = [*jobs]
+            jobs.clear()
         for hook in self.on_taken:
             try:
                 hook()
@@ -218,19 +226,11 @@ class GroupCommitter:
             self._answer_batch(batch, served)
         finally:
             self.flush()
-            self._run_hooks((self.operations.event_buffer.publish,))
+            self.context.event_buffer.publish()
             if self._long:
                 self._start_long_job(self._long.popleft())
             elif self._jobs:
                 self.plan()
-
-    def _next_batch(self) -> list[CommitJob]:
-        jobs = self._jobs
-        if len(jobs) > MAX_PER_COMMIT:
-            return [jobs.popleft() for _ in range(MAX_PER_COMMIT)]
-        batch = [*jobs]
-        jobs.clear()
-        return batch
 
     def _answer_batch(self, batch: list[CommitJob], served: Served) -> None:
         needing_check = self._runner.needing_check
@@ -277,17 +277,13 @@ class GroupCommitter:
         else:
             self.answer(job)
         self.flush()
-        self._run_hooks((self.operations.event_buffer.publish,))
+        self.context.event_buffer.publish()
         self.plan()
 
     def flush(self) -> None:
         """Run the ``after_commit`` hooks: buffered responses are sent."""
         self.is_answering = False
-        self._run_hooks(self.after_commit)
-
-    def _run_hooks(self, hooks: Sequence[Callable[[], None]]) -> None:
-        """An error in a hook is reported to the event loop; the other hooks still run."""
-        for hook in hooks:
+        for hook in self.after_commit:
             try:
                 hook()
             except Exception as error:
@@ -332,9 +328,9 @@ class GroupCommitter:
 
     def _forget(self) -> None:
         """Drop the state of a transaction that was rolled back."""
-        self.operations.event_buffer.forget()
-        self.operations.dispatcher.membership.invalidate()
-        self.operations.touched.clear()
+        self.context.event_buffer.forget()
+        self.context.dispatch.membership.invalidate()
+        self.context.wake_queues.clear()
         self.probe.is_written = False
 
     def _run_read_only(self, batch: list[CommitJob]) -> Served | None:
@@ -343,9 +339,9 @@ class GroupCommitter:
         Return None if the store is busy."""
         if not run_on_standby(self._store, self._runner, batch, self.guard):
             return None
-        self.operations.event_buffer.forget()
+        self.context.event_buffer.forget()
         self.waiting_consumers.due_queues.clear()
-        self.operations.touched.clear()
+        self.context.wake_queues.clear()
         return []
 
     def _fail_fenced(self, batch: list[CommitJob]) -> Served:
@@ -362,15 +358,15 @@ class GroupCommitter:
         self._alarm_at = None
         if self.guard.is_on:
             self.resume_time()
-            self.submit(self.operations.sweep, no_reply)
+            self.submit(partial(sweep, self.context), no_reply)
             self.notify_external_change()
 
     def resume_time(self) -> None:
         """Continue from the recorded store time: another node, or this one before a restart, may have advanced it."""
         try:
-            self.read(self.operations.store_time.resume)
+            self.read(self.context.store_time.resume)
         except QueueError:
-            self.operations.store_time.renew()  # the store cannot be read; store time continues unchanged
+            self.context.store_time.renew()  # the store cannot be read; store time continues unchanged
 
     def answer(self, job: CommitJob) -> None:
         """Call ``done`` of a job. An error in it is reported to the event loop and does not affect other jobs."""
@@ -386,13 +382,19 @@ class GroupCommitter:
         others.
 
         Return None if another process holds the store's lock; then nothing has run."""
-        event_buffer = self.operations.event_buffer
+        event_buffer = self.context.event_buffer
         try:
             begun = self._seconds()
             with self._store.transaction() as transaction:
                 requests = self._runner.run(batch, transaction)
-                served = self.waiting_consumers.serve(transaction)
-                self._set_alarm(transaction)
+                if self.waiting_consumers.waiters:
+                    served = self.waiting_consumers.serve(transaction)
+                else:
+                    served = []
+                    self.context.wake_queues.clear()
+                due = transaction.next_due(before=self._alarm_at)
+                if due is not None:
+                    self._set_alarm(due)
                 worked = self._seconds()
             requests = self._crowd = requests + len(served)
             ended = self._seconds()
@@ -406,7 +408,7 @@ class GroupCommitter:
             return None
         except Exception as error:
             event_buffer.forget()
-            self.operations.dispatcher.membership.invalidate()
+            self.context.dispatch.membership.invalidate()
             if not is_second and relieve(self._store, error):
                 self._runner.reset(batch)
                 return self._commit(batch, is_second=True)
@@ -443,13 +445,10 @@ class GroupCommitter:
 
     def _put_back(self, deliveries: Sequence[MessageDelivery]) -> None:
         leases = Leases([delivery.lease_id for delivery in deliveries])
-        self.submit(lambda transaction: self.operations.release(transaction, leases, None), no_reply)
+        self.submit(lambda transaction: release(self.context, transaction, leases, None), no_reply)
 
-    def _set_alarm(self, transaction: Transaction) -> None:
+    def _set_alarm(self, due: int) -> None:
         """Set a timer for the next message that falls due."""
-        due = transaction.next_due(before=self._alarm_at)
-        if due is None:
-            return
         self._alarm_at = due
         seconds = max(0.0, (due - self._clock.now_ms()) / 1000)
         self.later(min(seconds, MAX_TIMER_SECONDS), lambda: self._ring(due))
@@ -457,7 +456,7 @@ class GroupCommitter:
     def _ring(self, due: int) -> None:
         if self._alarm_at == due and self.guard.is_on:
             self._alarm_at = None
-            self.submit(self.operations.sweep, no_reply)
+            self.submit(partial(sweep, self.context), no_reply)
 
 
 def _throw(error: Exception) -> NoReturn:

@@ -10,14 +10,16 @@ from functools import partial
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from yirangmq.broker.changes import apply_changes
 from yirangmq.broker.queries import shown
+from yirangmq.broker.queue_api import QueueStore
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.settle import MAX_PER_CALL
 from yirangmq.core import transitions, validation
 from yirangmq.core.errors import BadInput, NotFound, WrongState
 from yirangmq.core.filter import FilterNode, Lookup, fields_of, matches, parse
 from yirangmq.core.message import RANK_LAST, Envelope, Message, MessageFailure
-from yirangmq.core.ports import Change, MoveResult, Transaction
+from yirangmq.core.ports import Change, MoveResult, ReadTransaction, Transaction
 from yirangmq.core.states import State
 from yirangmq.format.delivery import MessageView
 from yirangmq.format.envelope import header_of, payload_value
@@ -32,7 +34,9 @@ FROM_ENVELOPE = frozenset({"type", "version", "traceId", "publishedAt", "attribu
 FROM_FAILURE = frozenset({"reasonMessage", "failedAt", "consumerId"})
 
 
-def search(queues: Queues, queue: str, state: State, node: FilterNode, *, bodies: bool = True) -> Iterator[MessageView]:
+def search(
+    queues: QueueStore, queue: str, state: State, node: FilterNode, *, bodies: bool = True
+) -> Iterator[MessageView]:
     """Yield every match of one state, in the order of ``Transaction.scan``.
 
     Without ``bodies`` a ``MessageView`` has its envelope and its failure only if the filter needed them."""
@@ -48,7 +52,9 @@ def search(queues: Queues, queue: str, state: State, node: FilterNode, *, bodies
             return
 
 
-def matching(transaction: Transaction, messages: Sequence[Message], node: FilterNode, ahead: int) -> list[MessageView]:
+def matching(
+    transaction: ReadTransaction, messages: Sequence[Message], node: FilterNode, ahead: int
+) -> list[MessageView]:
     """Return the matching messages, with the parts that the filter needed.
 
     Times in the filter are wall-clock times; the wall clock is ``ahead`` ms ahead of store time. Times in the result
@@ -104,7 +110,7 @@ def lookup_of(message: Message, envelope: Envelope | None, failure: MessageFailu
 
 
 def search_page(
-    transaction: Transaction,
+    transaction: ReadTransaction,
     *,
     queue: str,
     state: State,
@@ -224,8 +230,9 @@ class MessageMover:
         found = [view.message for view in matching(transaction, found, choice.node, self._queues.ahead_ms())]
         afters = move.decide(transaction, found, self._queues.now_ms())
         changes = [Change(before, after) for before, after in zip(found, afters, strict=True)]
-        self._queues.operations.swap(transaction, changes, self._queues.now_ms())
-        self._queues.event_buffer.moved(move.goal, found)
+        context = self._queues.context
+        record = partial(context.event_buffer.moved, move.goal)
+        apply_changes(context, transaction, changes, self._queues.now_ms(), record)
         return [message.id for message in found]
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from yirangmq.broker import dead_letter_sources
 from yirangmq.broker.admission.admission import AdmissionControl, Schemas, check_schemas
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.cron_scheduler import check_schedules
-from yirangmq.broker.operations import QueueOperations
+from yirangmq.broker.dispatch.dispatcher import policy_changed
 from yirangmq.broker.quota import check_new_queues
 from yirangmq.core import validation
 from yirangmq.core.dispatch import Dispatch, show_dispatch
@@ -48,18 +49,18 @@ def readable(transaction: Transaction, queue: str) -> QueuePolicy | None:
 
 
 def put(
-    transaction: Transaction, operations: QueueOperations, queue: str, document: object, what: str = "policy"
+    transaction: Transaction, context: TransactionContext, queue: str, document: object, what: str = "policy"
 ) -> None:
     """Store a validated policy document. It takes effect with this commit, also for waiting consumers."""
-    check_new_queues(transaction, [queue], operations.defaults.max_queues)
+    check_new_queues(transaction, [queue], context.defaults.max_queues)
     dead_letter_sources.complete(transaction)
     dead_letter_sources.set_policy(transaction, queue, None if document is None else dumps(document).decode())
-    operations.touched.add(queue)
-    operations.dispatcher.policy_changed(queue, transaction.policy(queue).dispatch)
-    operations.event_buffer.add(QueueChanged(queue, what))
+    context.wake_queues.add(queue)
+    policy_changed(context, queue, transaction.policy(queue).dispatch)
+    context.event_buffer.add(QueueChanged(queue, what))
 
 
-def pause(transaction: Transaction, operations: QueueOperations, queue: str, *, paused: bool) -> bool:
+def pause(transaction: Transaction, context: TransactionContext, queue: str, *, paused: bool) -> bool:
     """Pause or resume a queue. A paused queue accepts messages and delivers none. Return True if the state changed."""
     if not transaction.has_queue(validation.check_queue(queue)):
         raise NotFound(f"there is no queue {queue!r}", field="queue")
@@ -70,7 +71,7 @@ def pause(transaction: Transaction, operations: QueueOperations, queue: str, *, 
     document.pop("paused", None)
     if paused:
         document["paused"] = True
-    put(transaction, operations, queue, document or None, "pause" if paused else "resume")
+    put(transaction, context, queue, document or None, "pause" if paused else "resume")
     return True
 
 
@@ -82,7 +83,7 @@ NONE = "none"
 
 
 def change(
-    operations: QueueOperations, transaction: Transaction, queue: str, given: Mapping[str, Any], now: int
+    context: TransactionContext, transaction: Transaction, queue: str, given: Mapping[str, Any], now: int
 ) -> dict[str, Any]:
     """Set members of ``dispatch`` in the policy; members that are not given keep their values.
 
@@ -99,23 +100,23 @@ def change(
         document.pop("dispatch", None)
     else:
         document["dispatch"] = {**(document.get("dispatch") or {}), **given}
-    checked(document, queue, operations.schemas)
-    put(transaction, operations, queue, document or None)
-    return describe_dispatch(operations, transaction, queue, now)
+    checked(document, queue, context.schemas)
+    put(transaction, context, queue, document or None)
+    return describe_dispatch(context, transaction, queue, now)
 
 
-def register(operations: QueueOperations, transaction: Transaction, queue: str, consumer_id: str, now: int) -> bool:
+def register(context: TransactionContext, transaction: Transaction, queue: str, consumer_id: str, now: int) -> bool:
     """Register a member of the queue, connected or not. Return False if it was registered already."""
     _check(transaction, queue)
-    operations.touched.add(queue)
-    return operations.dispatcher.membership.register(transaction, queue, validation.check_consumer(consumer_id), now)
+    context.wake_queues.add(queue)
+    return context.dispatch.membership.register(transaction, queue, validation.check_consumer(consumer_id), now)
 
 
-def deregister(operations: QueueOperations, transaction: Transaction, queue: str, consumer_id: str, now: int) -> bool:
+def deregister(context: TransactionContext, transaction: Transaction, queue: str, consumer_id: str, now: int) -> bool:
     """Remove a registered member; it stays a member while it is connected. Return False if it was not registered."""
     _check(transaction, queue)
-    operations.touched.add(queue)
-    return operations.dispatcher.membership.deregister(transaction, queue, validation.check_consumer(consumer_id), now)
+    context.wake_queues.add(queue)
+    return context.dispatch.membership.deregister(transaction, queue, validation.check_consumer(consumer_id), now)
 
 
 def _check(transaction: Transaction, queue: str) -> None:
@@ -123,16 +124,16 @@ def _check(transaction: Transaction, queue: str) -> None:
         raise NotFound(f"there is no queue {queue!r}", field="queue")
 
 
-def describe_dispatch(operations: QueueOperations, transaction: Transaction, queue: str, now: int) -> dict[str, Any]:
+def describe_dispatch(context: TransactionContext, transaction: Transaction, queue: str, now: int) -> dict[str, Any]:
     """Return the dispatch settings of a queue, its members, and the delivery counts since the process started."""
     validation.check_queue(queue)
     dispatch = transaction.policy(queue).dispatch
-    log = operations.event_buffer.deliveries
+    log = context.event_buffer.deliveries
     known = show_dispatch(dispatch) or {**(show_dispatch(Dispatch()) or {}), "strategy": None}
     return {
         "queue": queue,
         **known,
-        "consumers": _consumers(operations, transaction, queue, dispatch or Dispatch(), now),
+        "consumers": _consumers(context, transaction, queue, dispatch or Dispatch(), now),
         "deliveries": {
             status.value: log.totals[queue, status.value] for status in DeliveryStatus if status != "DELIVERING"
         },
@@ -141,10 +142,10 @@ def describe_dispatch(operations: QueueOperations, transaction: Transaction, que
 
 
 def _consumers(
-    operations: QueueOperations, transaction: Transaction, queue: str, dispatch: Dispatch, now: int
+    context: TransactionContext, transaction: Transaction, queue: str, dispatch: Dispatch, now: int
 ) -> list[dict[str, Any]]:
-    attendance = operations.dispatcher.membership.of(transaction, queue, now)
-    log = operations.event_buffer.deliveries
+    attendance = context.dispatch.membership.of(transaction, queue, now)
+    log = context.event_buffer.deliveries
     holding = log.holders(queue)
     members = {*attendance.members(now, dispatch.grace_ms), *holding}
     return [
@@ -160,12 +161,12 @@ def _consumers(
     ]
 
 
-def deliveries(operations: QueueOperations, given: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
+def deliveries(context: TransactionContext, given: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
     """Return recorded deliveries. ``given`` filters by queue, id, consumer and status; None matches all."""
     status = given.get("status")
     if status is not None and status not in tuple(DeliveryStatus):
         raise BadInput(f"{status!r} is not one of {', '.join(DeliveryStatus)}", field="status")
-    found = operations.event_buffer.deliveries.find(
+    found = context.event_buffer.deliveries.find(
         limit,
         given.get("queue"),
         given.get("id"),

@@ -7,19 +7,19 @@ loop's committer."""
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from yirangmq.broker import dead_letter_sources, policies
-from yirangmq.broker.admission import dry_run
-from yirangmq.broker.bulk import BulkOperations
+from yirangmq.broker import dead_letter_sources, operations, policies, settle
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.cron_scheduler import schedule_rows
-from yirangmq.broker.event_buffer import EventBuffer, EventBufferListener
+from yirangmq.broker.dispatch.dispatcher import drop_queue
+from yirangmq.broker.event_buffer import EventBufferListener
+from yirangmq.broker.expiry_sweeper import sweep
 from yirangmq.broker.group_commit_threads import CommitterPort, ThreadedGroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.queries import check_state, inspect_messages, one, page
-from yirangmq.broker.settle import MAX_PER_CALL, Leases, Results
+from yirangmq.broker.settle import MAX_PER_CALL, Leases, Results, raise_first
 from yirangmq.broker.store_time import message_in_wall_time
 from yirangmq.broker.subscription import ChangeNotifier, EmbeddedSender, EmbeddedSubscriptionOptions, Subscription
 from yirangmq.clock import default_consumer
@@ -44,6 +44,7 @@ from yirangmq.format.delivery import MessageDelivery, MessageView
 from yirangmq.format.envelope import NewMessage, build, read
 
 if TYPE_CHECKING:
+    from yirangmq.broker.bulk import BulkOperations
     from yirangmq.broker.dead_letters import DeadLetters
 
 Answer = TypeVar("Answer")
@@ -61,19 +62,26 @@ class Queues(AbstractContextManager["Queues"]):
         consumer: str | None = None,
         committer: CommitterPort | None = None,
         registry: ConsumerRegistry | None = None,
-        operations: QueueOperations | None = None,
+        context: TransactionContext | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._operations = operations or QueueOperations(clock, ids)
+        self.context = context or TransactionContext(clock, ids)
+        """Context of the operations, for work passed to ``run``."""
         self._committer: CommitterPort = committer or ThreadedGroupCommitter(
-            store, self._operations.event_buffer, self._operations.admission
+            store, self.context.event_buffer, self.context.admission
         )
         self._waiters = ChangeNotifier(store)
         self._registry: ConsumerRegistry = registry or MemoryConsumerRegistry(clock)
-        self.bulk = BulkOperations(self, self._operations, clock)
         self.consumer = validation.check_consumer(consumer) if consumer else default_consumer()
+
+    @cached_property
+    def bulk(self) -> "BulkOperations":
+        """Bulk operations on whole queues, a page per commit."""
+        from yirangmq.broker.bulk import BulkOperations  # most programs need none of them
+
+        return BulkOperations(self, self.context)
 
     @property
     def topics(self) -> NoReturn:
@@ -145,7 +153,9 @@ class Queues(AbstractContextManager["Queues"]):
             raise BadInput(f"{len(envelopes)} in one call, at most {MAX_PER_CALL}", field="messages")
         if not envelopes:
             return []
-        receipts = self._committer.run(lambda transaction: self._operations.publish(transaction, queue, envelopes))
+        receipts = self._committer.run(
+            lambda transaction: operations.publish(self.context, transaction, queue, envelopes)
+        )
         self._waiters.notify()
         return receipts
 
@@ -171,7 +181,7 @@ class Queues(AbstractContextManager["Queues"]):
         while True:
             seen = self._waiters.generation
             deliveries = self._committer.run(
-                lambda transaction: self._operations.lease(transaction, queue, limit, span, consumer_id)
+                lambda transaction: operations.lease(self.context, transaction, queue, limit, span, consumer_id)
             )
             left = until - time.monotonic()
             if deliveries or left <= 0:
@@ -215,11 +225,11 @@ class Queues(AbstractContextManager["Queues"]):
 
     def ack(self, leases: str | Sequence[str], *, consumer: str | None = None) -> None:
         """Acknowledge messages that were processed. All are tried, then the first error is raised."""
-        _raise_first(self.ack_many([leases] if isinstance(leases, str) else leases, consumer=consumer))
+        raise_first(self.ack_many([leases] if isinstance(leases, str) else leases, consumer=consumer))
 
     def ack_many(self, leases: Sequence[str], *, consumer: str | None = None) -> Results:
         """Acknowledge messages in one commit; return None or an error for each. A repeated ack succeeds."""
-        return self._settle(leases, lambda work, checked: self._operations.ack(work, checked, consumer))
+        return self._settle(leases, lambda work, checked: settle.ack(self.context, work, checked, consumer))
 
     def nack(
         self,
@@ -232,7 +242,7 @@ class Queues(AbstractContextManager["Queues"]):
     ) -> None:
         """Report failed messages. All are tried, then the first error is raised."""
         batch = [leases] if isinstance(leases, str) else leases
-        _raise_first(self.nack_many(batch, reason, text, delay=delay, consumer=consumer))
+        raise_first(self.nack_many(batch, reason, text, delay=delay, consumer=consumer))
 
     def nack_many(
         self,
@@ -247,29 +257,29 @@ class Queues(AbstractContextManager["Queues"]):
         delay_ms = None if delay is None else validation.check_milliseconds(delay, "delay")
         cause = transitions.Cause(check_reason(reason), validation.check_text(text), delay_ms)
         return self._settle(
-            leases, lambda transaction, checked: self._operations.nack(transaction, checked, consumer, cause)
+            leases, lambda transaction, checked: settle.nack(self.context, transaction, checked, consumer, cause)
         )
 
     def extend(self, leases: str | Sequence[str], seconds: float | None = None, *, consumer: str | None = None) -> None:
         """Extend leases to ``seconds`` from now; if None, to the queue's visibility timeout from now."""
         batch = [leases] if isinstance(leases, str) else leases
-        _raise_first(self.extend_many(batch, seconds, consumer=consumer))
+        raise_first(self.extend_many(batch, seconds, consumer=consumer))
 
     def extend_many(
         self, leases: Sequence[str], seconds: float | None = None, *, consumer: str | None = None
     ) -> Results:
         span = None if seconds is None else validation.check_milliseconds(seconds, "seconds", least=0.001)
         return self._settle(
-            leases, lambda transaction, checked: self._operations.extend(transaction, checked, consumer, span)
+            leases, lambda transaction, checked: settle.extend(self.context, transaction, checked, consumer, span)
         )
 
     def release(self, leases: str | Sequence[str], *, consumer: str | None = None) -> None:
         """Release messages that were not processed. All are tried, then the first error is raised."""
-        _raise_first(self.release_many([leases] if isinstance(leases, str) else leases, consumer=consumer))
+        raise_first(self.release_many([leases] if isinstance(leases, str) else leases, consumer=consumer))
 
     def release_many(self, leases: Sequence[str], *, consumer: str | None = None) -> Results:
         """Release messages in one commit: they are ready again immediately, and the attempt does not count."""
-        return self._settle(leases, lambda work, checked: self._operations.release(work, checked, consumer))
+        return self._settle(leases, lambda work, checked: settle.release(self.context, work, checked, consumer))
 
     def _settle(self, leases: Sequence[str], verb: Callable[[Transaction, Leases], Results]) -> Results:
         checked = Leases(leases)
@@ -283,7 +293,7 @@ class Queues(AbstractContextManager["Queues"]):
         """Apply all expiries and due times now; return the number of changed messages. ``progress`` gets it after each
         commit."""
         total = 0
-        while changed := self._committer.run(self._operations.sweep):
+        while changed := self._committer.run(partial(sweep, self.context)):
             total += changed
             progress(total)
             self._waiters.notify()
@@ -339,7 +349,7 @@ class Queues(AbstractContextManager["Queues"]):
 
     def check_policy(self, queue: str, document: object) -> dict[str, Any]:
         """Validate a policy document without setting it. Return its full form; an error names the invalid field."""
-        return show_policy(policies.checked(document, queue, self._operations.schemas, self._operations.admission))
+        return show_policy(policies.checked(document, queue, self.context.schemas, self.context.admission))
 
     def set_policy(self, queue: str, document: object) -> dict[str, Any]:
         """Validate and set a policy document; None restores the defaults."""
@@ -349,12 +359,12 @@ class Queues(AbstractContextManager["Queues"]):
 
     def try_out(self, queue: str, messages: Sequence[object]) -> dict[str, Any]:
         """Dry run of the queue's processor: return its result for these messages without storing them."""
+        from yirangmq.broker.admission import dry_run
+
         validation.check_queue(queue)
         now, ids = self._clock.now_ms(), self._ids.new(len(messages))
         envelopes = [self._envelope(queue, m, id, now) for m, id in zip(messages, ids, strict=True)]
-        found = self.read(
-            partial(dry_run.prepare, admission=self._operations.admission, queue=queue, envelopes=envelopes)
-        )
+        found = self.read(partial(dry_run.prepare, admission=self.context.admission, queue=queue, envelopes=envelopes))
         if found.needed is None:
             return found.report({})
         if not isinstance(self._committer, ThreadedGroupCommitter):
@@ -363,33 +373,33 @@ class Queues(AbstractContextManager["Queues"]):
 
     def pause(self, queue: str) -> bool:
         """Stop leasing until ``resume``, also after a restart; publishing continues. False if it was already paused."""
-        return self.run(lambda transaction: policies.pause(transaction, self._operations, queue, paused=True))
+        return self.run(lambda transaction: policies.pause(transaction, self.context, queue, paused=True))
 
     def resume(self, queue: str) -> bool:
         """Resume leasing; waiting consumers are served immediately. Return False if the queue was not paused."""
-        return self.run(lambda transaction: policies.pause(transaction, self._operations, queue, paused=False))
+        return self.run(lambda transaction: policies.pause(transaction, self.context, queue, paused=False))
 
     def dispatch(self, queue: str) -> dict[str, Any]:
         """Return the dispatch strategy of a queue and its consumers."""
         return self._committer.read(
-            lambda transaction: policies.describe_dispatch(self._operations, transaction, queue, self._clock.now_ms())
+            lambda transaction: policies.describe_dispatch(self.context, transaction, queue, self._clock.now_ms())
         )
 
     def set_dispatch(self, queue: str, members: Mapping[str, Any]) -> dict[str, Any]:
         """Set members of the policy's ``dispatch``, such as ``{"strategy": "round_robin"}``. Leased messages are not
         affected. ``{"strategy": "none"}`` removes the dispatch policy."""
         now = self._clock.now_ms()
-        return self.run(lambda transaction: policies.change(self._operations, transaction, queue, members, now))
+        return self.run(lambda transaction: policies.change(self.context, transaction, queue, members, now))
 
     def register(self, queue: str, consumer: str) -> bool:
         """Register a consumer of the queue; it stays one while disconnected. Return False if it was registered."""
         now = self._clock.now_ms()
-        return self.run(lambda transaction: policies.register(self._operations, transaction, queue, consumer, now))
+        return self.run(lambda transaction: policies.register(self.context, transaction, queue, consumer, now))
 
     def deregister(self, queue: str, consumer: str) -> bool:
         """Remove a registered consumer. Return False if it was not registered."""
         now = self._clock.now_ms()
-        return self.run(lambda transaction: policies.deregister(self._operations, transaction, queue, consumer, now))
+        return self.run(lambda transaction: policies.deregister(self.context, transaction, queue, consumer, now))
 
     def deliveries(
         self,
@@ -403,7 +413,7 @@ class Queues(AbstractContextManager["Queues"]):
         """Return the latest deliveries of queues with a ``dispatch``, newest first, from this process's memory."""
         validation.check_count(limit, "limit", most=MAX_PER_CALL)
         wanted = {"queue": queue, "id": id, "consumer": consumer, "status": status}
-        return policies.deliveries(self._operations, wanted, limit)
+        return policies.deliveries(self.context, wanted, limit)
 
     def schedules(self, queue: str | None = None) -> list[dict[str, Any]]:
         """Return the schedules of all queues, or of one, each with its next firing time."""
@@ -415,7 +425,7 @@ class Queues(AbstractContextManager["Queues"]):
         """Drop messages in any state; return None or an error for each."""
         validation.check_queue(queue)
         validation.check_many(ids, "ids")
-        return self._committer.run(lambda transaction: self._operations.drop(transaction, queue, ids))
+        return self._committer.run(lambda transaction: operations.drop(self.context, transaction, queue, ids))
 
     def purge(
         self,
@@ -464,17 +474,7 @@ class Queues(AbstractContextManager["Queues"]):
 
     def add_listener(self, listener: EventBufferListener) -> None:
         """Call ``listener`` with the events (``core.events``) of each commit of this process, after it is durable."""
-        self._operations.event_buffer.add_listener(listener)
-
-    @property
-    def operations(self) -> QueueOperations:
-        """Queue operations, for work passed to ``run``: message state changes by their ``swap``."""
-        return self._operations
-
-    @property
-    def event_buffer(self) -> EventBuffer:
-        """Event buffer, for work passed to ``run``: it adds an event for each change of messages."""
-        return self._operations.event_buffer
+        self.context.event_buffer.add_listener(listener)
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
@@ -490,8 +490,8 @@ class Queues(AbstractContextManager["Queues"]):
 
         def work(transaction: Transaction) -> None:
             dead_letter_sources.delete_queue(transaction, queue)
-            self._operations.dispatcher.drop_queue(transaction, queue, self._clock.now_ms())
-            self._operations.event_buffer.add(QueueChanged(queue, "delete"))
+            drop_queue(self.context, transaction, queue, self._clock.now_ms())
+            self.context.event_buffer.add(QueueChanged(queue, "delete"))
 
         self._committer.run(work)
 
@@ -507,9 +507,3 @@ class Queues(AbstractContextManager["Queues"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _raise_first(errors: Results) -> None:
-    for error in errors:
-        if error is not None:
-            raise error

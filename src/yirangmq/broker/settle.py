@@ -10,13 +10,17 @@ runs. An ack needs leases of the same fence, no unique payloads, no dispatch str
 flight; otherwise each lease is settled singly."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
-from yirangmq.broker.event_buffer import EventBuffer
+from yirangmq.broker.changes import apply_changes, apply_run, may_ack_run
+from yirangmq.broker.context import TransactionContext
+from yirangmq.broker.expiry_sweeper import prune_after
 from yirangmq.core import transitions
+from yirangmq.core.backoff import RandomFraction
 from yirangmq.core.errors import BadInput, NotFound, QueueError
 from yirangmq.core.message import Envelope, Message, MessageRun, lease_span, split_lease_id
-from yirangmq.core.policy import Defaults, RandomFraction
+from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Change, Transaction, new_change
 from yirangmq.format.delivery import MessageDelivery, RunDeliveries
 
@@ -27,6 +31,12 @@ MAX_PER_CALL = 10_000
 
 Results = list[QueueError | None]
 """Per message None, or its error."""
+
+
+def raise_first(errors: Results) -> None:
+    for error in errors:
+        if error is not None:
+            raise error
 
 
 class Leases:
@@ -66,16 +76,6 @@ def _checked_lease(lease: object) -> tuple[int, int]:
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
-class RunSettleOperations(Protocol):
-    """The part of ``broker.operations.QueueOperations`` that operations on runs use."""
-
-    event_buffer: EventBuffer
-    defaults: Defaults
-    touched: set[str]
-
-    def prune_after(self, transaction: Transaction, settled: int, now: int) -> None: ...
-
-
 class LeaseIds(Protocol):
     """Leases named by a caller, such as ``broker.settle.Leases``."""
 
@@ -84,25 +84,32 @@ class LeaseIds(Protocol):
     span: tuple[int, int, int] | None
 
 
-def lease(
-    operations: RunSettleOperations,
+def lease_runs(
+    context: TransactionContext,
     transaction: Transaction,
+    policy: QueuePolicy,
     runs: Sequence[tuple[MessageRun, list[Envelope]]],
     transition: Callable[[Message], Message],
     now: int,
 ) -> Sequence[MessageDelivery]:
     """Lease runs of one queue. ``transition`` maps the message before the lease to the message after it."""
+    operations = transaction.run_operations()
+    if not runs or operations is None:
+        return []
     leased = []
     for run, envelopes in runs:
         after = run._replace(row=transition(run.row))
-        _swap(transaction, run, after.row)
-        operations.event_buffer.leased_run(run, envelopes, now)
+        apply_run(operations, run, after.row)
+        context.event_buffer.leased_run(run, envelopes, now)
         leased.append((after, envelopes))
-    return RunDeliveries(leased, transaction.policy(runs[0][0].row.queue)) if leased else []
+    deliveries = RunDeliveries(leased, policy)
+    if policy.dispatch is not None:
+        context.event_buffer.deliveries.delivery_started([row for row, _, _ in deliveries])
+    return deliveries
 
 
-def ack_runs(
-    operations: RunSettleOperations, transaction: Transaction, leases: LeaseIds, consumer: str | None, now: int
+def ack_run(
+    context: TransactionContext, transaction: Transaction, leases: LeaseIds, consumer: str | None, now: int
 ) -> bool:
     """Ack leases as a run. Return False, without a change, if each lease must be settled singly."""
     runs = transaction.run_operations()
@@ -113,26 +120,18 @@ def ack_runs(
     if run is None or leases.queue not in (None, run.row.queue):
         return False
     policy = transaction.policy(run.row.queue)
-    if operations.defaults.unique_in(policy) or policy.dispatch is not None:
-        return False
-    if operations.event_buffer.deliveries.has_open(run.row.queue):
+    if not may_ack_run(context, policy, run.row.queue):
         return False
     try:
         transitions.check_lease(run.row, fence, consumer, now, leases.texts[0])
     except QueueError:
         return False
-    _swap(transaction, run, transitions.ack(run.row, policy, now))
-    if operations.defaults.concurrency_in(policy) is not None:
-        operations.touched.add(run.row.queue)
-    operations.event_buffer.settled_run("ack", run, now)
-    operations.prune_after(transaction, run.length, now)
+    apply_run(runs, run, transitions.ack(run.row, policy, now))
+    if context.defaults.concurrency_in(policy) is not None:
+        context.wake_queues.add(run.row.queue)
+    context.event_buffer.settled_run("ack", run, now)
+    prune_after(context, transaction, run.length, now)
     return True
-
-
-def _swap(transaction: Transaction, run: MessageRun, after: Message) -> None:
-    runs = transaction.run_operations()
-    assert runs is not None
-    runs.swap_run(run, after)
 
 
 # -- leases singly -----------------------------------------------------------------------------------------------------
@@ -140,18 +139,7 @@ def _swap(transaction: Transaction, run: MessageRun, after: Message) -> None:
 Settle = Callable[[Message | None, int, str, Transaction, int], Change | None]
 
 
-class SettleOperations(RunSettleOperations, Protocol):
-    """The part of ``broker.operations.QueueOperations`` that settling uses."""
-
-    def now_ms(self) -> int: ...
-
-    def fraction(self) -> float:
-        """Return a random number in [0, 1)."""
-
-    def swap(self, transaction: Transaction, changes: Sequence[Change], now: int) -> None: ...
-
-
-def ack(operations: SettleOperations, transaction: Transaction, leases: Leases, consumer: str | None) -> Results:
+def ack(context: TransactionContext, transaction: Transaction, leases: Leases, consumer: str | None) -> Results:
     def settle(message: Message | None, fence: int, lease: str, transaction: Transaction, now: int) -> Change | None:
         if transitions.acked_before(message, fence):
             return None
@@ -159,13 +147,13 @@ def ack(operations: SettleOperations, transaction: Transaction, leases: Leases, 
         policy = transaction.policy(before.queue)
         return new_change((before, transitions.ack(before, policy, now), None))
 
-    if ack_runs(operations, transaction, leases, consumer, operations.now_ms()):
+    if ack_run(context, transaction, leases, consumer, context.clock.now_ms()):
         return [None] * len(leases.texts)
-    return _settle(operations, transaction, leases, "ack", settle)
+    return _settle(context, transaction, leases, "ack", settle)
 
 
 def nack(
-    operations: SettleOperations,
+    context: TransactionContext,
     transaction: Transaction,
     leases: Leases,
     consumer: str | None,
@@ -175,47 +163,51 @@ def nack(
         if transitions.nacked_before(message, fence):
             return None
         before = transitions.check_lease(message, fence, consumer, now, lease)
-        chance = RandomFraction(operations.fraction())
+        chance = RandomFraction(context.ids.fraction())
         policy = transaction.policy(before.queue)
         outcome = transitions.nack(before, policy, now, cause, transaction.places(1), chance)
-        operations.touched.add(before.queue)
+        context.wake_queues.add(before.queue)
         return Change(before, outcome.message, outcome.failure)
 
-    return _settle(operations, transaction, leases, "nack", settle, cause.reason)
+    return _settle(context, transaction, leases, "nack", settle, cause.reason)
 
 
 def release(
-    operations: SettleOperations,
+    context: TransactionContext,
     transaction: Transaction,
     leases: Leases,
     consumer: str | None,
     *,
     in_place: bool = False,
 ) -> Results:
+    """Release messages that were not processed: they are ready again immediately and the attempt does not count.
+
+    With ``in_place`` they keep their position, even if the policy moves released messages elsewhere."""
+
     def settle(message: Message | None, fence: int, lease: str, transaction: Transaction, now: int) -> Change | None:
         before = transitions.check_lease(message, fence, consumer, now, lease)
-        operations.touched.add(before.queue)
+        context.wake_queues.add(before.queue)
         place = before.place if in_place else transaction.places(1)
         return Change(before, transitions.release(before, transaction.policy(before.queue), now, place))
 
-    return _settle(operations, transaction, leases, "release", settle)
+    return _settle(context, transaction, leases, "release", settle)
 
 
 def extend(
-    operations: SettleOperations, transaction: Transaction, leases: Leases, consumer: str | None, span: int | None
+    context: TransactionContext, transaction: Transaction, leases: Leases, consumer: str | None, span: int | None
 ) -> Results:
     def settle(message: Message | None, fence: int, lease: str, transaction: Transaction, now: int) -> Change | None:
         before = transitions.check_lease(message, fence, consumer, now, lease)
         length = transaction.policy(before.queue).visibility_ms if span is None else span
         return Change(before, transitions.extend(before, now, now + length))
 
-    return _settle(operations, transaction, leases, "extend", settle)
+    return _settle(context, transaction, leases, "extend", settle)
 
 
 def _settle(
-    operations: SettleOperations, transaction: Transaction, leases: Leases, verb: str, settle: Settle, reason: str = ""
+    context: TransactionContext, transaction: Transaction, leases: Leases, verb: str, settle: Settle, reason: str = ""
 ) -> Results:
-    now = operations.now_ms()
+    now = context.clock.now_ms()
     found = transaction.by_seq([seq for seq, _ in leases.keys])
     errors: Results = []
     changes: list[Change] = []
@@ -230,7 +222,7 @@ def _settle(
         errors.append(None)
         if change is not None:
             changes.append(change)
-    operations.swap(transaction, changes, now)
-    operations.event_buffer.settled(verb, changes, now, reason)
-    operations.prune_after(transaction, len(changes), now)
+    record = partial(context.event_buffer.settled, verb, reason=reason)
+    apply_changes(context, transaction, changes, now, record)
+    prune_after(context, transaction, len(changes), now)
     return errors

@@ -16,6 +16,7 @@ from yirangmq.broker.bridge_worker import store_dead_letters
 from yirangmq.broker.commit_jobs import Done, RunInThread
 from yirangmq.broker.dead_letter_sources import check_publish
 from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import publish
 from yirangmq.broker.quota import added_load, enforce_quota
 from yirangmq.broker.sink_batch_rows import (
     DoubleBuffer,
@@ -232,22 +233,22 @@ class SinkBatches:
             for queue in list(rows.queues):
                 dead_letter_oversized(rows, queue, transaction.policy(queue).max_body)
                 dead_letter_rejected(
-                    rows, queue, self._committer.operations.admission.complaints(transaction, queue, rows.queues[queue])
+                    rows, queue, self._committer.context.admission.complaints(transaction, queue, rows.queues[queue])
                 )
         for queue, envelopes in rows.queues.items():
             _check_fit(transaction, queue, envelopes, now)
-        check_publish(transaction, {**rows.queues, **rows.dead}, self._committer.operations.defaults.max_queues)
-        self._committer.operations.admission.check_all(transaction, rows.queues, now)
+        check_publish(transaction, {**rows.queues, **rows.dead}, self._committer.context.defaults.max_queues)
+        self._committer.context.admission.check_all(transaction, rows.queues, now)
         for queue, found in rows.dead.items():
             _check_fit(transaction, queue, [envelope for envelope, _ in found], now, any_size=bool(new.bad_queue))
         entry = new._replace(queue_rows=rows.queue_rows, dead_rows=rows.dead_rows)
         add_entry(transaction, entry if entry.step is BatchState.PENDING else entry._replace(stages=()))
-        operations = self._committer.operations
+        context = self._committer.context
         for queue, envelopes in rows.queues.items():
             if envelopes:
-                operations.publish(transaction, queue, envelopes)
+                publish(context, transaction, queue, envelopes)
         for queue, found in rows.dead.items():
-            store_dead_letters(operations, transaction, queue, found, now)
+            store_dead_letters(context, transaction, queue, found, now)
         return entry
 
     def _stored(self, new: BatchEntry, entry: BatchEntry | None, loaded: Loaded, error: QueueError | None) -> None:

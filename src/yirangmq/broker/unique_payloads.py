@@ -12,9 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 from hashlib import sha256
 
 from yirangmq.core.errors import WrongState
-from yirangmq.core.message import Envelope, Message, queue_of
-from yirangmq.core.policy import Defaults
-from yirangmq.core.ports import AddResult, Change, Transaction, before_of
+from yirangmq.core.message import Envelope, Message
+from yirangmq.core.ports import AddResult, Change, Transaction
 from yirangmq.core.states import State
 from yirangmq.format.envelope import RESERVED_KEYS
 
@@ -41,8 +40,7 @@ def key_of(payload: bytes) -> str:
 class UniquePayloadIndex:
     """Index of unique payloads of one store. Used inside transactions, by one thread at a time."""
 
-    def __init__(self, defaults: Defaults) -> None:
-        self._defaults = defaults
+    def __init__(self) -> None:
         self._being_indexed: set[str] = set()
 
     # -- adding messages ------------------------------------------------------------------------------------------
@@ -86,14 +84,9 @@ class UniquePayloadIndex:
 
     # -- state changes --------------------------------------------------------------------------------------------
 
-    def track(self, transaction: Transaction, changes: Sequence[Change], now: int) -> None:
-        """Release the keys of messages that reach a final state. Call it before the changes are swapped."""
-        for queue in set(map(queue_of, map(before_of, changes))):
-            if self._defaults.unique_in(transaction.policy(queue)):
-                own = [change for change in changes if change.before.queue == queue]
-                self._track(transaction, queue, own, now)
-
-    def _track(self, transaction: Transaction, queue: str, changes: Sequence[Change], now: int) -> None:
+    def track(self, transaction: Transaction, queue: str, changes: Sequence[Change], now: int) -> None:
+        """Release the keys of messages of a unique queue that reach a final state. Call it before the changes are
+        swapped."""
         gone = [old for old, new, _ in changes if old.state in COMPARED and new.state not in COMPARED]
         seqs = {message.seq for message in gone}
         for key in dict.fromkeys(key for key, _ in _keys(transaction, gone)):

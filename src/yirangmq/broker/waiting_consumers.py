@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Any, Protocol
 
-from yirangmq.broker.operations import QueueOperations
+from yirangmq.broker.context import TransactionContext
+from yirangmq.broker.dispatch.dispatcher import joint_dispatch, serve
+from yirangmq.broker.operations import lease
 from yirangmq.broker.selection import targets
 from yirangmq.core import validation
 from yirangmq.core.errors import QueueError, StoreError
@@ -54,12 +56,12 @@ class WaitingConsumers:
 
     def __init__(
         self,
-        operations: QueueOperations,
+        context: TransactionContext,
         clock: Clock,
         later: Callable[[float, Callable[[], None]], Any],
         plan: Callable[[], None],
     ) -> None:
-        self._operations = operations
+        self._context = context
         self._clock = clock
         self._later = later
         self._plan = plan
@@ -84,7 +86,7 @@ class WaitingConsumers:
         line = self.waiters.get(waiter.queue)
         if line is not None and waiter in line:
             del line[waiter]
-            if waiter.queue in self._operations.dispatcher.watched and line:
+            if waiter.queue in self._context.dispatch.watched and line:
                 self.wake(waiter.queue)  # messages assigned to this consumer may go to another now
             if not line:
                 del self.waiters[waiter.queue]
@@ -104,9 +106,9 @@ class WaitingConsumers:
     def serve(self, transaction: Transaction) -> Served:
         """Lease messages for waiting consumers, queue by queue, round-robin within a queue."""
         served: Served = []
-        queues = (self.due_queues | self._operations.touched) & self.waiters.keys()
+        queues = (self.due_queues | self._context.wake_queues) & self.waiters.keys()
         self.due_queues.clear()
-        self._operations.touched.clear()
+        self._context.wake_queues.clear()
         for queue in queues:
             line = self.waiters[queue]
             shared = self._serve_by_strategy(transaction, queue, line)
@@ -123,7 +125,7 @@ class WaitingConsumers:
                 served += [(waiter, got) for waiter, got in taken if got]
                 if len(taken[0][1]) == MAX_PER_WAITER:
                     self.due_queues.add(queue)
-        if self.due_queues or not self._operations.touched.isdisjoint(self.waiters):
+        if self.due_queues or not self._context.wake_queues.isdisjoint(self.waiters):
             self._plan()
         return served
 
@@ -133,23 +135,23 @@ class WaitingConsumers:
         """Serve a queue by its dispatch strategy, which must see all consumers.
 
         Return None if the queue has none: its consumers are served in order of arrival."""
-        dispatcher = self._operations.dispatcher
+        context, state = self._context, self._context.dispatch
         try:
-            dispatch = dispatcher.shares(transaction, queue)
+            dispatch = joint_dispatch(context, transaction, queue)
             if dispatch is None:
                 return None
             now = self._clock.now_ms()
-            served = dispatcher.serve(transaction, queue, dispatch, line, now)
+            served = serve(context, transaction, queue, dispatch, line, now)
         except StoreError:
             raise
         except QueueError:
             return []
         for waiter, _ in served:
             line.move_to_end(waiter)
-        if queue in dispatcher.to_serve_again:
-            dispatcher.to_serve_again.discard(queue)
+        if queue in state.to_serve_again:
+            state.to_serve_again.discard(queue)
             self.due_queues.add(queue)
-        at = dispatcher.wake_at.pop(queue, None)
+        at = state.wake_at.pop(queue, None)
         if at is not None:
             self._later(max(0.0, (at - now) / 1000), lambda: self.wake(queue))
         return served
@@ -202,8 +204,8 @@ class WaitingConsumers:
         """Lease for one consumer. Return nothing if the queue cannot be read, such as by a broken policy file: other
         queues are not affected."""
         try:
-            return self._operations.lease(
-                transaction, waiter.queue, wanted, waiter.span_ms, waiter.consumer, MAX_BYTES_PER_WAITER
+            return lease(
+                self._context, transaction, waiter.queue, wanted, waiter.span_ms, waiter.consumer, MAX_BYTES_PER_WAITER
             )
         except StoreError:
             raise

@@ -3,30 +3,24 @@
 The store is named by options, the environment, or a server of this folder. If a server holds the store, commands go
 through it, unless ``--direct`` is given. A store that cannot be written is opened for reading.
 
-Through a server, operations use the client library. Reads use a transaction object that calls the server: each read is
-one call, and several reads are not a consistent snapshot."""
+Through a server, operations use the client library (``cli.remote_queues``)."""
 
 import argparse
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import yirangmq
-from yirangmq.broker.dead_letters import DeadLetters
+from yirangmq.broker.queue_api import DeadLetterApi, QueueStore
 from yirangmq.broker.queues import Queues
 from yirangmq.cli.output import Screen
 from yirangmq.client.address import SCHEMES as ADDRESSES
-from yirangmq.clock import SystemClock
 from yirangmq.config.default_store import DefaultStore, default_store
 from yirangmq.core.errors import BadInput, NotFound, QueueError, StoreReadOnly, Unavailable
-from yirangmq.core.message import Counts, Envelope, Message, MessageFailure
-from yirangmq.core.policy import QueuePolicy, read_policy
-from yirangmq.core.ports import CheckProgress, Finding, Page, Transaction, no_progress
 from yirangmq.core.setting_types import module_names
-from yirangmq.core.states import State
 from yirangmq.fsio.atomic_file import make_folder
 from yirangmq.stores.lock import find_holder, lock_path
 from yirangmq.stores.open import SCHEMES
@@ -34,24 +28,21 @@ from yirangmq.stores.open import SCHEMES
 if TYPE_CHECKING:
     from yirangmq.cli.progress import ProgressBar
     from yirangmq.client.sync_client import Client
-    from yirangmq.wire.messages import ViewParts
 
 
 # -- server behind the interface of a store ----------------------------------------------------------------------------
 
-Answer = TypeVar("Answer")
 RETRIES = 3
 """Number of retries of a command with one address; fewer than the default of a long-running program. With several
 addresses the client's default applies, because a takeover may be in progress."""
 SERVER_TIMEOUT = 30.0
 """Silence timeout with one address, in seconds: the command fails if the server is silent for this long. A long call,
 such as a redrive of a million dead letters, continues as long as the server answers pings."""
+NEEDS_FILES = "this needs the files of the store: run it on the server's machine, with --db or --path"
 SERVER_TIMEOUT_OF_MANY = 60.0
 """Silence timeout with more than one address, in seconds; long enough for a takeover."""
 MAX_SERVER_TIMEOUT = 86_400.0
-MAX_PER_CALL = 10_000
 POLL_SECONDS = 0.5
-NEEDS_FILES = "this needs the files of the store: run it on the server's machine, with --db or --path"
 
 
 class ConnectionOptions(NamedTuple):
@@ -103,9 +94,11 @@ def client_for(address: str, options: ConnectionOptions, consumer: str | None = 
     )
 
 
-def connect(address: str, consumer: str | None, options: ConnectionOptions) -> Queues:
-    """Connect to a server. The result has every method of ``Queues`` that the commands use."""
-    return cast("Queues", RemoteQueues(client_for(address, options, consumer), address))
+def connect(address: str, consumer: str | None, options: ConnectionOptions) -> QueueStore:
+    """Connect to a server; its queues are used like those of an opened store."""
+    from yirangmq.cli.remote_queues import RemoteQueues  # not imported by a command on a local store
+
+    return RemoteQueues(client_for(address, options, consumer), address)
 
 
 def retries_for(address: str) -> int | None:
@@ -113,157 +106,63 @@ def retries_for(address: str) -> int | None:
     return None if "," in address else RETRIES
 
 
-class RemoteQueues:
-    """The queues of a server, behind the interface of ``broker.queues.Queues``; one client connection."""
-
-    def __init__(self, client: Any, address: str) -> None:
-        self._client = client
-        self.address = address
-
-    def __getattr__(self, verb: str) -> Any:
-        """Forward to the client: its methods have the same names, arguments and results as those of a store."""
-        return getattr(self._client, verb)
-
-    def call(self, method: str, **values: Any) -> Any:
-        return self._client.call(method, **values)
-
-    def read(self, work: Callable[[Transaction], Answer]) -> Answer:
-        return work(cast("Transaction", RemoteTransaction(self._client)))
-
-    def run(self, work: Callable[[Transaction], Answer]) -> Answer:
-        raise Unavailable(NEEDS_FILES)
-
-    def check(self, *, repair: bool = False, progress: CheckProgress = no_progress) -> Iterator[Finding]:
-        raise Unavailable(
-            "this needs the store itself; give --direct where its files are, and stop the server to repair"
-        )
-
-    def now_ms(self) -> int:
-        return SystemClock().now_ms()
-
-    def wall_ms(self) -> int:
-        return SystemClock().wall_ms()
-
-    def ahead_ms(self) -> int:
-        """Return 0: a server reports instants on its wall clock already."""
-        return 0
-
-    def __enter__(self) -> "RemoteQueues":
-        return self
-
-    def __exit__(self, *reason: object) -> None:
-        self._client.close()
-
-
-class RemoteTransaction:
-    """The read methods of ``core.ports.Transaction``, by calls to a server.
-
-    ``envelopes`` and ``failures`` return data that came with the latest page, without a further call."""
-
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self._page_parts: dict[int, ViewParts] = {}
-        self._policies: dict[str, QueuePolicy] = {}
-
-    def queues(self, after: str = "", limit: int | None = None, prefix: str = "") -> list[str]:
-        if limit is None and not after:
-            return [*self._client.queues(prefix)]
-        return [*self._client.call("queues", after=after, limit=limit or MAX_PER_CALL, prefix=prefix)]
-
-    def queue_count(self) -> int:
-        return len(self.queues())
-
-    def has_queue(self, queue: str) -> bool:
-        return self.queues(limit=1, prefix=queue) == [queue]
-
-    def queues_with_policy(self) -> list[str]:
-        return [*self._client.call("queues", policied=True)]
-
-    def counts(self, queue: str) -> Counts:
-        found: Counts = self._client.counts(queue)
-        return found
-
-    def policy(self, queue: str) -> QueuePolicy:
-        if queue not in self._policies:
-            self._policies[queue] = read_policy(self._client.policy(queue), queue)
-        return self._policies[queue]
-
-    def policy_text(self, queue: str) -> str | None:
-        found: str | None = self._client.call("policy_text", queue=queue)
-        return found
-
-    def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> Page:
-        page = self._client.call("peek", queue=queue, state=state.value, limit=min(limit, MAX_PER_CALL), cursor=cursor)
-        return Page(*self._remember_page(page))
-
-    def by_id(self, queue: str, ids: Sequence[str]) -> list[Message | None]:
-        found, _ = self._remember_page(self._client.call("by_id", queue=queue, ids=[*ids]))
-        known = {message.id: message for message in found}
-        return [known.get(id) for id in ids]
-
-    def due(self, now: int, limit: int) -> list[Message]:
-        return self._remember_page(self._client.call("due", limit=min(limit, MAX_PER_CALL)))[0]
-
-    def next_due(self, before: int | None = None) -> int | None:
-        found: int | None = self._client.call("next_due")
-        return None if found is None or (before is not None and found >= before) else found
-
-    def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
-        return [self._page_parts[message.seq][1] for message in messages]
-
-    def failures(self, messages: Sequence[Message]) -> list[MessageFailure | None]:
-        return [self._page_parts[message.seq][2] for message in messages]
-
-    def _remember_page(self, page: Any) -> tuple[list[Message], str]:
-        from yirangmq.wire.messages import unpack  # imports msgspec, which a store in files does not need
-
-        views, cursor = unpack(page)
-        self._page_parts = {parts[0].seq: parts for parts in views}
-        return [parts[0] for parts in views], cursor
-
-
-def shown_sources(queues: Queues, name: str) -> list[str]:
+def shown_sources(queues: QueueStore, name: str) -> list[str]:
     """Return the source queues whose dead letters this name shows; [] if it is the name of a queue."""
     sources = queues.dead_letters.sources(name)
     return [] if name in sources else sources
 
 
-def call(queues: Queues, method: str, **values: Any) -> Any:
-    """Call a method of the server; ``queues`` must be a ``RemoteQueues``."""
-    return cast("RemoteQueues", queues).call(method, **values)
+def local_store(queues: QueueStore) -> Queues:
+    """Return the opened store; raise ``Unavailable`` if ``queues`` are those of a server."""
+    if not isinstance(queues, Queues):
+        raise Unavailable(NEEDS_FILES)
+    return queues
 
 
-def address_of(queues: Queues) -> str | None:
+@runtime_checkable
+class ServerQueues(Protocol):
+    """Queues of a server (``cli.remote_queues.RemoteQueues``): they have an address, and methods by name."""
+
+    address: str
+
+    def call(self, method: str, /, **values: Any) -> Any: ...
+
+
+def call(queues: QueueStore, method: str, **values: Any) -> Any:
+    """Call a method of the server by name. Raises ``Unavailable`` if ``queues`` is an opened store."""
+    if not isinstance(queues, ServerQueues):
+        raise Unavailable("this needs a server, and none serves the store")
+    return queues.call(method, **values)
+
+
+def address_of(queues: QueueStore) -> str | None:
     """Return the address of the server for display, without its options, which may hold a token.
 
     Return None if the store itself is open."""
-    found: object = queues
-    return found.address.partition("?")[0] if isinstance(found, RemoteQueues) else None
+    return queues.address.partition("?")[0] if isinstance(queues, ServerQueues) else None
 
 
-def topic_subscribers(queues: Queues, site: dict[str, Any]) -> list[Any]:
+def topic_subscribers(queues: QueueStore, site: dict[str, Any]) -> list[Any]:
     """Return the subscribers of a server's topics. ``site`` is the server's status document."""
     return [] if site.get("topics") is None else [*call(queues, "topic_subscribers")]
 
 
 @contextmanager
 def server_progress(
-    args: argparse.Namespace, queues: Queues, show: "ProgressBar", left: Callable[[Queues], int]
+    args: argparse.Namespace, queues: QueueStore, show: "ProgressBar", left: Callable[[QueueStore], int]
 ) -> Iterator[None]:
     """Show the progress of a move that a server runs, from the number of messages left, read on a second connection.
 
     Does nothing if the store is open here, or if no progress is shown. A move of all has a total; one by filter or ids
     only a count."""
-    address = address_of(queues)
-    if address is None or not show.is_shown or args.dry_run:
+    if not isinstance(queues, ServerQueues) or not show.is_shown or args.dry_run:
         yield
         return
     from yirangmq.cli.progress import polled
 
     with ExitStack() as stack:
         try:
-            address = cast("RemoteQueues", queues).address
-            other = stack.enter_context(connect(address, None, read_connection_options(args, os.environ)))
+            other = stack.enter_context(connect(queues.address, None, read_connection_options(args, os.environ)))
             before = left(other)
         except QueueError:  # the token may not read counts, or the server takes no more connections
             yield
@@ -274,9 +173,11 @@ def server_progress(
         yield
 
 
-def dead_letters(queues: Queues, progress: Callable[[int, int], None]) -> DeadLetters:
+def dead_letters(queues: QueueStore, progress: Callable[[int, int], None]) -> DeadLetterApi:
     """Return the dead letters of the open store, with ``progress``, or those of the server."""
-    return DeadLetters(queues, progress) if address_of(queues) is None else queues.dead_letters
+    from yirangmq.broker.dead_letters import DeadLetters  # not imported by other commands
+
+    return DeadLetters(queues, progress) if isinstance(queues, Queues) else queues.dead_letters
 
 
 # -- choosing and opening a store --------------------------------------------------------------------------------------
@@ -359,7 +260,7 @@ def store_location(args: argparse.Namespace) -> StoreLocation:
     return choose_store(args, os.environ)
 
 
-def open_or_create(args: argparse.Namespace, *, bypass_server: bool = False) -> Queues:
+def open_or_create(args: argparse.Namespace, *, bypass_server: bool = False) -> QueueStore:
     """Open the store for a command that may change it. Create the store and its folder if they do not exist.
 
     ``bypass_server``: open the store itself even if a server holds it."""
@@ -370,7 +271,7 @@ def open_or_create(args: argparse.Namespace, *, bypass_server: bool = False) -> 
     return _open(location, args, bypass_server)
 
 
-def open_read_only(args: argparse.Namespace, screen: Screen, *, bypass_server: bool = False) -> Queues:
+def open_read_only(args: argparse.Namespace, screen: Screen, *, bypass_server: bool = False) -> QueueStore:
     """Open the store for a command that only reads. If it does not exist, return an empty one and create nothing."""
     location = store_location(args)
     if location.exists:
@@ -379,7 +280,7 @@ def open_read_only(args: argparse.Namespace, screen: Screen, *, bypass_server: b
     return yirangmq.open("memory:")
 
 
-def open_existing(args: argparse.Namespace, *, bypass_server: bool = False) -> Queues:
+def open_existing(args: argparse.Namespace, *, bypass_server: bool = False) -> QueueStore:
     """Open a store that must exist; raise ``NotFound`` if it does not."""
     location = store_location(args)
     if not location.exists:
@@ -389,7 +290,7 @@ def open_existing(args: argparse.Namespace, *, bypass_server: bool = False) -> Q
 
 def _open(
     location: StoreLocation, args: argparse.Namespace, bypass_server: bool, screen: Screen | None = None
-) -> Queues:
+) -> QueueStore:
     """Connect to the server that holds the store, if there is one; otherwise open the store itself.
 
     A store that exists and cannot be written is opened read-only: reads work, and the store rejects writes."""

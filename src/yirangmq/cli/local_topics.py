@@ -25,8 +25,8 @@ from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.lock import Holder, StoreLock
 from yirangmq.stores.log.check import has_segments
 from yirangmq.stores.log.log import LogSettings, SegmentLog
-from yirangmq.stores.log.reader import plan_trim
 from yirangmq.stores.log.readonly import SegmentView
+from yirangmq.stores.log.segment import plan_trim
 from yirangmq.topics.adapters import PageLimits, read_page
 from yirangmq.topics.cursors import count_after, lag_in_log, positions_of
 

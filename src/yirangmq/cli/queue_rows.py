@@ -9,7 +9,7 @@ from typing import Any
 
 from yirangmq.admin.queue_lists import PAGE
 from yirangmq.broker import queries
-from yirangmq.broker.queues import Queues
+from yirangmq.broker.queue_api import QueueStore
 from yirangmq.cli import arguments, connection
 from yirangmq.cli.arguments import count_text
 from yirangmq.cli.output import Screen
@@ -35,7 +35,7 @@ def limit_of(args: argparse.Namespace, screen: Screen) -> int | None:
     return None if args.all or screen.json else SHOWN
 
 
-def page(queues: Queues, cursor: str = "", prefix: str = "", limit: int = PAGE, queue: str | None = None) -> Row:
+def page(queues: QueueStore, cursor: str = "", prefix: str = "", limit: int = PAGE, queue: str | None = None) -> Row:
     """Return a page of rows as ``status`` does: ``queues``, ``cursor``, ``all``, ``overdue``. A server adds its own
     facts."""
     if connection.address_of(queues) is not None:
@@ -53,10 +53,10 @@ def page(queues: Queues, cursor: str = "", prefix: str = "", limit: int = PAGE, 
             "all": queries.queue_totals(transaction),
         }
 
-    return queues.read(work)
+    return connection.local_store(queues).read(work)
 
 
-def rows(queues: Queues, prefix: str = "") -> Iterator[Row]:
+def rows(queues: QueueStore, prefix: str = "") -> Iterator[Row]:
     """Yield the rows of all queues, reading one page at a time."""
     cursor, is_first = "", True
     while cursor or is_first:
@@ -65,11 +65,11 @@ def rows(queues: Queues, prefix: str = "") -> Iterator[Row]:
         cursor, is_first = found["cursor"], False
 
 
-def first_rows(queues: Queues, limit: int | None, prefix: str = "") -> list[Row]:
+def first_rows(queues: QueueStore, limit: int | None, prefix: str = "") -> list[Row]:
     return list(islice(rows(queues, prefix), limit))
 
 
-def rows_of_queues(queues: Queues, wanted: Sequence[str]) -> list[Row]:
+def rows_of_queues(queues: QueueStore, wanted: Sequence[str]) -> list[Row]:
     """Return the rows of the named queues."""
     return [row for queue in wanted for row in page(queues, queue=validation.check_queue(queue))["queues"]]
 
@@ -82,7 +82,7 @@ def note_more(screen: Screen, shown: int, all_queues: int, prefix: str) -> None:
     )
 
 
-def count_consumers(queues: Queues, rows: Sequence[Row]) -> dict[str, int | None]:
+def count_consumers(queues: QueueStore, rows: Sequence[Row]) -> dict[str, int | None]:
     """Return the number of consumers of each queue: as the server counts them, or those that report to this store."""
     if connection.address_of(queues) is not None:
         return {row["queue"]: row.get("consumers") for row in rows}

@@ -9,7 +9,7 @@ from yirangmq.cli.output import Screen
 from yirangmq.cli.table import TableColumn, safe
 from yirangmq.core.message import RANK_LAST, Envelope
 from yirangmq.format import delivery
-from yirangmq.format.delivery import MessageDelivery, MessageView
+from yirangmq.format.delivery import LeasedMessage, MessageView
 from yirangmq.format.envelope import as_json, header_of, iso
 from yirangmq.format.json_codec import dumps
 
@@ -41,7 +41,7 @@ def _short(value: object) -> str:
     return value if isinstance(value, str) else dumps(value).decode()
 
 
-def delivery_block(delivery: MessageDelivery) -> str:
+def delivery_block(delivery: LeasedMessage) -> str:
     title = f"-- {delivery.id}  attempt {delivery.attempt}  lease {delivery.lease_id}"
     return f"{title}\n   {header_text(delivery.envelope)}\n{payload_text(delivery.envelope)}"
 

@@ -12,42 +12,12 @@ from enum import Enum
 from typing import Any, Protocol
 
 from yirangmq.core.errors import QueueError
-from yirangmq.core.message import Envelope
+from yirangmq.format.delivery import LeasedMessage
 
 # -- queue interface ---------------------------------------------------------------------------------------------------
 
 Results = list[QueueError | None]
 """Result of a batch operation: for each lease None on success, else the error."""
-
-
-class FetchedMessage(Protocol):
-    """One leased message, as returned by ``lease``."""
-
-    @property
-    def id(self) -> str: ...
-
-    @property
-    def queue(self) -> str: ...
-
-    @property
-    def lease_id(self) -> str: ...
-
-    @property
-    def attempt(self) -> int: ...
-
-    @property
-    def envelope(self) -> Envelope: ...
-
-    @property
-    def payload(self) -> bytes: ...
-
-    @property
-    def header(self) -> dict[str, Any]: ...
-
-    @property
-    def policy(self) -> dict[str, Any]: ...
-
-    def value(self) -> Any: ...
 
 
 class ConsumerQueues(Protocol):
@@ -64,7 +34,7 @@ class ConsumerQueues(Protocol):
         wait: float = 0,
         lease_seconds: float | None = None,
         consumer: str | None = None,
-    ) -> Sequence[FetchedMessage]: ...
+    ) -> Sequence[LeasedMessage]: ...
 
     def ack_many(self, leases: Sequence[str]) -> Results: ...
 
@@ -105,7 +75,7 @@ class HeldLease:
 
     __slots__ = ("deadline", "extend_at", "lost", "span", "stage", "taken", "valid_until", "was_cut")
 
-    def __init__(self, taken: FetchedMessage, span: float, asked_at: float) -> None:
+    def __init__(self, taken: LeasedMessage, span: float, asked_at: float) -> None:
         self.taken = taken
         self.span = span
         self.valid_until = asked_at + span
@@ -142,7 +112,7 @@ class LeaseTable:
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, taken: Sequence[FetchedMessage], span: float, asked_at: float) -> list[HeldLease]:
+    def add(self, taken: Sequence[LeasedMessage], span: float, asked_at: float) -> list[HeldLease]:
         made = [HeldLease(one, span, asked_at) for one in taken]
         with self._guard:
             self._held.update((held.lease, held) for held in made)

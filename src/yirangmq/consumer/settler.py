@@ -15,16 +15,17 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from yirangmq.consumer.delivery import HandlerOutcome
-from yirangmq.consumer.lease_table import ConsumerQueues, FetchedMessage, HeldLease, LeaseTable, Results
+from yirangmq.consumer.lease_table import ConsumerQueues, HeldLease, LeaseTable, Results
 from yirangmq.core.backoff import Backoff
 from yirangmq.core.message import Reason
+from yirangmq.format.delivery import LeasedMessage
 
 # -- log lines ---------------------------------------------------------------------------------------------------------
 
 log = logging.getLogger("yirangmq.consumer")
 
 
-def log_fields(taken: FetchedMessage, **more: Any) -> dict[str, dict[str, Any]]:
+def log_fields(taken: LeasedMessage, **more: Any) -> dict[str, dict[str, Any]]:
     """Return the values for ``extra`` of a log line: the message and its trace, and ``more``."""
     named: dict[str, Any] = {"queue": taken.queue, "messageId": taken.id, "attempt": taken.attempt}
     try:

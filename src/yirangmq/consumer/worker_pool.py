@@ -22,13 +22,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from yirangmq.consumer.delivery import HandlerDelivery, HandlerOutcome, Reject, Retry, invalid, of_error, of_value
-from yirangmq.consumer.lease_table import ConsumerQueues, FetchedMessage, HeldLease, LeaseTable
+from yirangmq.consumer.lease_table import ConsumerQueues, HeldLease, LeaseTable
 from yirangmq.consumer.routes import HandlerRoute
 from yirangmq.consumer.settler import ConsumerCounters, Fail, LeaseOutcome, Settler, log, log_fields, thread
 from yirangmq.core.backoff import Backoff
 from yirangmq.core.consumer_registry import WISHES, ConsumerState
 from yirangmq.core.errors import BadInput, MissingExtra, NotAllowed, QueueError
 from yirangmq.core.message import MAX_TRACEBACK, Reason, bounded_failure_text
+from yirangmq.format.delivery import LeasedMessage
 from yirangmq.format.trace_context import parent_of, provider
 
 # -- pause gate --------------------------------------------------------------------------------------------------------
@@ -171,7 +172,7 @@ class RunState:
 # -- span --------------------------------------------------------------------------------------------------------------
 
 
-def handler_span(taken: FetchedMessage, queue: str) -> AbstractContextManager[Any]:
+def handler_span(taken: LeasedMessage, queue: str) -> AbstractContextManager[Any]:
     """Return the OpenTelemetry span of one handler call. It records an error of the handler."""
     found = provider()
     if found is None:
@@ -282,11 +283,11 @@ class WorkerPool:
             self.is_fetching = False
             self._changed()
 
-    def _take(self, allowed: int) -> Sequence[FetchedMessage]:
+    def _take(self, allowed: int) -> Sequence[LeasedMessage]:
         run_state = self._run_state
         mark = run_state.tally.summary.total
         wait = WAIT_SECONDS if not run_state.until_empty else SHORT_SLEEP_SECONDS if run_state.leases else 0.0
-        taken: Sequence[FetchedMessage] = ()
+        taken: Sequence[LeasedMessage] = ()
         self.empty_at = -1
         asked_at = time.monotonic()
         try:
@@ -321,7 +322,7 @@ class WorkerPool:
             return 0
         return self.route.concurrency + self.route.prefetch - len(self._active) - len(self._queued)
 
-    def _receive(self, taken: Sequence[FetchedMessage], asked_at: float) -> None:
+    def _receive(self, taken: Sequence[LeasedMessage], asked_at: float) -> None:
         policy = taken[0].policy
         self._schemas = policy["schemas"]
         span = self._run_state.lease_seconds or policy["visibilityTimeoutSec"]
@@ -379,7 +380,7 @@ class WorkerPool:
             taken = held.taken
             log.warning("handler_finished_late", extra=log_fields(taken))
 
-    def _outcome(self, taken: FetchedMessage, delivery: HandlerDelivery) -> HandlerOutcome:
+    def _outcome(self, taken: LeasedMessage, delivery: HandlerDelivery) -> HandlerOutcome:
         complaint = self.route.validation.complaint(delivery, self._schemas)
         if complaint:
             log.warning("message_invalid", extra=log_fields(taken, error=complaint))
@@ -397,7 +398,7 @@ class WorkerPool:
             return of_error(error)
 
 
-def _log_handler_error(taken: FetchedMessage, error: BaseException) -> None:
+def _log_handler_error(taken: LeasedMessage, error: BaseException) -> None:
     """Log a handler's error, even if the error cannot be printed."""
     try:
         log.warning("handler_failed", exc_info=True, extra=log_fields(taken))

@@ -297,4 +297,8 @@ _CHANGE_EVENTS = (
 def moved(events: Sequence[Event]) -> int:
     """Return the number of message changes in these events. A lease that expired and made its message a dead letter
     counts once."""
-    return sum([event.count for event in events if isinstance(event, _CHANGE_EVENTS)])
+    total = 0
+    for event in events:  # at each commit: a loop without a frame of its own
+        if isinstance(event, _CHANGE_EVENTS):
+            total += event.count
+    return total

@@ -207,7 +207,7 @@ def lease_span(leases: Sequence[str]) -> tuple[int, int, int] | None:
     if key is None:
         return None
     (first, fence), last = key, key[0] + len(leases) - 1
-    if leases[-1] != f"{last}-{fence}" or [*leases] != span_leases(first, last, fence):
+    if leases[-1] != f"{last}-{fence}" or (first < last and [*leases] != span_leases(first, last, fence)):
         return None
     return first, last, fence
 

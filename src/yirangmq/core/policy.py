@@ -1,6 +1,7 @@
-"""Queue policy: the document's members with defaults and limits, quotas, backoff, and server defaults.
+"""Queue policy: the document's members with defaults and limits, quotas, and server defaults.
 
-Documents have seconds, the values integer milliseconds. No other module repeats the defaults.
+Documents have seconds, the values integer milliseconds. The default of a member stands once, at its field in the
+classes below; the reader takes it from there.
 
 A quota counts unfinished messages: ready, delayed, held, claimed and leased. Their bytes are those of payloads and of
 the envelopes' other members. A check returns how much must be dropped first, or the refusal.
@@ -12,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from yirangmq.core import validation
-from yirangmq.core.backoff import backoff_delay
 from yirangmq.core.cron import Cron, read_cron
 from yirangmq.core.dispatch import Dispatch, Strategy, read_dispatch, show_dispatch
 from yirangmq.core.errors import BadInput, BadPolicy, QuotaExceeded
@@ -112,8 +112,11 @@ DLQ_SUFFIX = "-dlq"
 MAX_DLQ_NAME_CHARS = 199
 """Maximum length of the default name of a dead-letter queue, in characters: within the 200 of a name, and never the
 name of the queue itself."""
+MAX_RETENTION_DAYS = 3660
 MAX_SCHEDULES = 100
 MAX_CONCURRENCY = 10**9
+DEFAULT_RETRIES = 5
+"""Default of ``retry.limit``."""
 MAX_SCHEDULE_NAME_CHARS = 80
 """Maximum length of a schedule's name, in characters: a scheduled message's id is the name and the time, and an id has
 at most 100."""
@@ -121,7 +124,7 @@ at most 100."""
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    limit: int | None = 5
+    limit: int | None = DEFAULT_RETRIES
     """Maximum number of retries; None: no limit."""
     backoff: str = "exponential"
     initial_ms: int = 1_000
@@ -162,9 +165,9 @@ class QueuePolicy:
     """Policy of one queue. ``dlq.queue`` is always set: ``<queue>-dlq`` unless the policy names another."""
 
     visibility_ms: int = 30_000
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
-    dlq: DeadLetterPolicy = field(default_factory=DeadLetterPolicy)
-    archive: ArchivePolicy = field(default_factory=ArchivePolicy)
+    retry: RetryPolicy = RetryPolicy()
+    dlq: DeadLetterPolicy = DeadLetterPolicy()
+    archive: ArchivePolicy = ArchivePolicy()
     dedup_ms: int = 300_000
     ttl_ms: int = 0
     on_expire: str = "drop"
@@ -173,7 +176,7 @@ class QueuePolicy:
     tombstone_ms: int = 600_000
     schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     paused: bool = False
-    quota: Quota = field(default_factory=Quota)
+    quota: Quota = Quota()
     schedules: tuple[Schedule, ...] = ()
     webhook: Webhook | None = None
     dispatch: Dispatch | None = None
@@ -197,10 +200,20 @@ class QueuePolicy:
         return self.requeue == "front" or self.is_ordered
 
 
+_DEFAULT = QueuePolicy()
+
+
+def default_policy(queue: str) -> QueuePolicy:
+    """Return the policy of a queue without a policy document. All but the name of its dead-letter queue is shared."""
+    return QueuePolicy(dlq=DeadLetterPolicy(queue=default_dlq_name(queue)))
+
+
 def read_policy(given: object, queue: str) -> QueuePolicy:
     """Parse a policy document. Every member is optional; unknown members and impossible numbers raise ``BadPolicy``."""
+    if given == {}:
+        return default_policy(queue)
     top = Fields(given, error=BadPolicy)
-    visibility = _ms(top, "visibilityTimeoutSec", 30, least=0.001)
+    visibility = _ms(top, "visibilityTimeoutSec", _DEFAULT.visibility_ms, least=0.001)
     retry = _read_retry(top.inner("retry"))
     dlq = _read_dlq(top.inner("dlq"), queue)
     archive = _read_archive(top.inner("archive"))
@@ -209,16 +222,16 @@ def read_policy(given: object, queue: str) -> QueuePolicy:
         retry=retry,
         dlq=dlq,
         archive=archive,
-        dedup_ms=_ms(top, "dedupWindowSec", 300),
-        ttl_ms=_ms(top, "ttlSec", 0),
-        on_expire=top.choice("onExpire", "drop", ("drop", "dead")),
-        requeue=top.choice("requeue", "back", ("back", "front")),
-        max_body=top.whole("maxBytes", 1_048_576, least=1, most=MAX_BODY),
-        tombstone_ms=_ms(top, "tombstoneSec", 600),
-        schemas=_read_schemas(top.take("schemas", {})),
-        paused=top.flag("paused", False),
+        dedup_ms=_ms(top, "dedupWindowSec", _DEFAULT.dedup_ms),
+        ttl_ms=_ms(top, "ttlSec", _DEFAULT.ttl_ms),
+        on_expire=top.choice("onExpire", _DEFAULT.on_expire, ("drop", "dead")),
+        requeue=top.choice("requeue", _DEFAULT.requeue, ("back", "front")),
+        max_body=top.whole("maxBytes", _DEFAULT.max_body, least=1, most=MAX_BODY),
+        tombstone_ms=_ms(top, "tombstoneSec", _DEFAULT.tombstone_ms),
+        schemas=_read_schemas(top.take("schemas", _DEFAULT.schemas)),
+        paused=top.flag("paused", _DEFAULT.paused),
         quota=_read_quota(top.inner("quota")),
-        schedules=_read_schedules(top.take("schedules", [])),
+        schedules=_read_schedules(top.take("schedules", _DEFAULT.schedules)),
         webhook=read_webhook(top.take("webhook", None)),
         dispatch=read_dispatch(top.take("dispatch", None), queue),
         chain=read_chain(top.take("processor", None), queue),
@@ -244,13 +257,14 @@ def _check_recorded(policy: QueuePolicy) -> None:
 
 
 def _read_retry(part: Fields) -> RetryPolicy:
+    default = _DEFAULT.retry
     retry = RetryPolicy(
-        limit=None if part.is_explicit_null("limit") else part.whole("limit", 5, least=0, most=1_000_000),
-        backoff=part.choice("backoff", "exponential", BACKOFFS),
-        initial_ms=_ms(part, "initialDelaySec", 1),
-        max_ms=_ms(part, "maxDelaySec", 60),
-        jitter=part.number("jitter", 0.0, least=0, most=1),
-        poison_after=part.whole("poisonAfter", 0, least=0, most=1_000_000),
+        limit=None if part.is_explicit_null("limit") else part.whole("limit", DEFAULT_RETRIES, least=0, most=1_000_000),
+        backoff=part.choice("backoff", default.backoff, BACKOFFS),
+        initial_ms=_ms(part, "initialDelaySec", default.initial_ms),
+        max_ms=_ms(part, "maxDelaySec", default.max_ms),
+        jitter=part.number("jitter", default.jitter, least=0, most=1),
+        poison_after=part.whole("poisonAfter", default.poison_after, least=0, most=1_000_000),
     )
     part.done()
     if retry.max_ms < retry.initial_ms:
@@ -268,22 +282,24 @@ def _read_dlq(part: Fields, queue: str) -> DeadLetterPolicy:
     name = _named(part.name("queue"), validation.check_queue, given)
     if name == queue:
         raise BadPolicy("must not be the queue itself", field=part.name("queue"))
+    default = _DEFAULT.dlq
     dlq = DeadLetterPolicy(
-        enabled=part.flag("enabled", True),
+        enabled=part.flag("enabled", default.enabled),
         queue=name,
-        retention_ms=round(part.number("retentionDays", 14, least=0, most=3660) * DAY_MS),
-        when_disabled=part.choice("whenDisabled", "drop", ("drop", "park")),
-        traceback_chars=part.whole("tracebackChars", 4000, least=0, most=MAX_TRACEBACK),
+        retention_ms=_days_ms(part, "retentionDays", default.retention_ms),
+        when_disabled=part.choice("whenDisabled", default.when_disabled, ("drop", "park")),
+        traceback_chars=part.whole("tracebackChars", default.traceback_chars, least=0, most=MAX_TRACEBACK),
     )
     part.done()
     return dlq
 
 
 def _read_archive(part: Fields) -> ArchivePolicy:
+    default = _DEFAULT.archive
     archive = ArchivePolicy(
-        enabled=part.flag("enabled", True),
-        retention_ms=round(part.number("retentionDays", 7, least=0, most=3660) * DAY_MS),
-        max_messages=part.whole("maxMessages", 10_000, least=0, most=10**12),
+        enabled=part.flag("enabled", default.enabled),
+        retention_ms=_days_ms(part, "retentionDays", default.retention_ms),
+        max_messages=part.whole("maxMessages", default.max_messages, least=0, most=10**12),
     )
     part.done()
     return archive
@@ -305,10 +321,11 @@ def _read_schemas(given: object) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _read_quota(part: Fields) -> Quota:
+    default = _DEFAULT.quota
     quota = Quota(
-        max_messages=part.whole("maxMessages", 0, least=0, most=10**12),
-        max_bytes=part.whole("maxBytes", 0, least=0, most=2**60),
-        on_full=part.choice("onFull", REJECT, (REJECT, DROP_OLDEST)),
+        max_messages=part.whole("maxMessages", default.max_messages, least=0, most=10**12),
+        max_bytes=part.whole("maxBytes", default.max_bytes, least=0, most=2**60),
+        on_full=part.choice("onFull", default.on_full, (REJECT, DROP_OLDEST)),
     )
     part.done()
     return quota
@@ -350,8 +367,13 @@ def _named(field: str, check: Callable[[object, str], Answer], value: object) ->
         raise BadPolicy(str(error).removeprefix(f"{field}: "), field=field) from None
 
 
-def _ms(part: Fields, key: str, default: float, *, least: float = 0) -> int:
-    return round(part.number(key, default, least=least, most=validation.MAX_SECONDS) * 1000)
+def _ms(part: Fields, key: str, default_ms: int, *, least: float = 0) -> int:
+    """Return the member ``key``, which is in seconds, in ms."""
+    return round(part.number(key, default_ms / 1000, least=least, most=validation.MAX_SECONDS) * 1000)
+
+
+def _days_ms(part: Fields, key: str, default_ms: int) -> int:
+    return round(part.number(key, default_ms / DAY_MS, least=0, most=MAX_RETENTION_DAYS) * DAY_MS)
 
 
 def _ms_or_null(part: Fields, key: str) -> int | None:
@@ -425,28 +447,9 @@ def _plain(number: float) -> float:
     return int(number) if number == int(number) else number
 
 
-# -- retry backoff -----------------------------------------------------------------------------------------------------
-
-
-class RandomFraction(NamedTuple):
-    """Random number from 0 to 1, passed in by the caller. Only jitter uses it."""
-
-    fraction: float = 0.5
-
-
-def backoff_ms(retry: RetryPolicy, attempt: int, chance: RandomFraction = RandomFraction()) -> int:  # noqa: B008
-    """Return the delay in ms after the ``attempt``-th failure: 1, 2, 4, 8, 16 … s by default, up to ``max_ms``."""
-    first, factor = retry.initial_ms, 1
-    if retry.backoff == "exponential":
-        factor = 2
-    elif retry.backoff == "linear":
-        first *= attempt
-    return round(backoff_delay(first, retry.max_ms, factor, retry.jitter, attempt, chance.fraction))
-
-
 # -- server defaults ---------------------------------------------------------------------------------------------------
 
-DEFAULT_MAX_BODY = QueuePolicy().max_body
+DEFAULT_MAX_BODY = _DEFAULT.max_body
 
 
 @dataclass(frozen=True, slots=True)

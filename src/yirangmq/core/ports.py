@@ -99,10 +99,52 @@ class Finding(NamedTuple):
 # -- store -------------------------------------------------------------------------------------------------------------
 
 
-class Transaction(Protocol):
-    """Transaction of a store. Methods take and return batches; the end of the ``with`` block commits."""
+class ReadTransaction(Protocol):
+    """Part of ``Transaction`` that reads queues and messages. A command on a server has it too, by a call each."""
+
+    def queues(self, after: str = "", limit: int | None = None, prefix: str = "") -> list[str]:
+        """Return names in order: those after ``after`` that start with ``prefix``, at most ``limit`` (None: all)."""
+
+    def queue_count(self) -> int:
+        """Return the number of queues."""
+
+    def has_queue(self, queue: str) -> bool: ...
+
+    def queues_with_policy(self) -> list[str]:
+        """Return the queues that have a policy document, in order. If there are many queues, the files store finds a
+        document that was put there by hand only after several calls."""
+
+    def counts(self, queue: str) -> Counts: ...
 
     def policy(self, queue: str) -> QueuePolicy: ...
+
+    def policy_text(self, queue: str) -> str | None:
+        """Return the policy document as it was set; None if the queue has only defaults."""
+
+    def by_id(self, queue: str, ids: Sequence[str]) -> list[Message | None]: ...
+
+    def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
+        """Return their envelopes; None for a message of which only the id is kept."""
+
+    def failures(self, messages: Sequence[Message]) -> list[MessageFailure | None]:
+        """Return the latest failure of each message."""
+
+    def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> "Page":
+        """Return a page of the messages of one state.
+
+        Ready messages are in order of delivery, those with a target after those without; dead and parked ones are
+        oldest first; others have any stable order. The cursor "" starts the listing. For ready messages the cursor
+        ``rank.place`` starts after that place, ``target.rank.place`` after that place among one consumer's messages."""
+
+    def due(self, now: int, limit: int) -> list[Message]:
+        """Return messages with ``due_at`` up to ``now``, the longest overdue first."""
+
+    def next_due(self, before: int | None = None) -> int | None:
+        """Return the earliest ``due_at``; None if there is none, or none earlier than ``before``."""
+
+
+class Transaction(ReadTransaction, Protocol):
+    """Transaction of a store. Methods take and return batches; the end of the ``with`` block commits."""
 
     def add(
         self, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None = None
@@ -132,14 +174,6 @@ class Transaction(Protocol):
 
     def by_seq(self, seqs: Sequence[int]) -> list[Message | None]: ...
 
-    def by_id(self, queue: str, ids: Sequence[str]) -> list[Message | None]: ...
-
-    def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
-        """Return their envelopes; None for a message of which only the id is kept."""
-
-    def failures(self, messages: Sequence[Message]) -> list[MessageFailure | None]:
-        """Return the latest failure of each message."""
-
     def swap(self, changes: Sequence[Change]) -> None: ...
 
     def forget(self, messages: Sequence[Message]) -> None:
@@ -147,12 +181,6 @@ class Transaction(Protocol):
 
     def places(self, count: int) -> int:
         """Allocate ``count`` new places and return the first; each is larger than any allocated before."""
-
-    def due(self, now: int, limit: int) -> list[Message]:
-        """Return messages with ``due_at`` up to ``now``, the longest overdue first."""
-
-    def next_due(self, before: int | None = None) -> int | None:
-        """Return the earliest ``due_at``; None if there is none, or none earlier than ``before``."""
 
     def forget_keys(self, now: int, limit: int) -> int:
         """Delete deduplication keys with an expired window, and return their number."""
@@ -163,32 +191,8 @@ class Transaction(Protocol):
 
         Their ids are kept until the tombstone window, counted from the ack, ends: then ``due`` returns them."""
 
-    def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> "Page":
-        """Return a page of the messages of one state.
-
-        Ready messages are in order of delivery, those with a target after those without; dead and parked ones are
-        oldest first; others have any stable order. The cursor "" starts the listing. For ready messages the cursor
-        ``rank.place`` starts after that place, ``target.rank.place`` after that place among one consumer's messages."""
-
-    def queues(self, after: str = "", limit: int | None = None, prefix: str = "") -> list[str]:
-        """Return names in order: those after ``after`` that start with ``prefix``, at most ``limit`` (None: all)."""
-
-    def queue_count(self) -> int:
-        """Return the number of queues."""
-
-    def has_queue(self, queue: str) -> bool: ...
-
-    def queues_with_policy(self) -> list[str]:
-        """Return the queues that have a policy document, in order. If there are many queues, the files store finds a
-        document that was put there by hand only after several calls."""
-
-    def counts(self, queue: str) -> Counts: ...
-
     def totals(self) -> Counts:
         """Return the counts of all queues together. Commits keep them up to date; a call does not sum them."""
-
-    def policy_text(self, queue: str) -> str | None:
-        """Return the policy document as it was set; None if the queue has only defaults."""
 
     def set_policy(self, queue: str, text: str | None) -> None: ...
 

@@ -56,6 +56,10 @@ class Chain:
     """Maximum number of hooks of this queue that run at the same time."""
 
 
+_DEFAULT = Chain()
+_DEFAULT_HOOK = Hook("")
+
+
 def may_run(hook: Hook, allowed: Collection[str]) -> bool:
     """Return True if the hook's module is one of the ``allowed`` modules, or inside one of these packages."""
     parts = hook.module.split(".")
@@ -74,7 +78,7 @@ def read_chain(given: object, queue: str, path: str = "processor") -> Chain | No
         integrity=part.choice("integrity", NONE, (NONE, SHA256)) == SHA256,
         checks=tuple(read_check(one, where) for one, where in _listed(part, "checks", MAX_CHECKS)),
         hooks=tuple(_read_hook(one, where, queue) for one, where in _listed(part, "hooks", MAX_HOOKS)),
-        workers=part.whole("workers", 1, least=1, most=MAX_WORKERS),
+        workers=part.whole("workers", _DEFAULT.workers, least=1, most=MAX_WORKERS),
     )
     part.done()
     return chain
@@ -95,10 +99,10 @@ def _read_hook(given: object, path: str, queue: str) -> Hook:
     produces = "" if part.is_null("produces") else _queue(part.take("produces", None), part.name("produces"))
     if produces == queue:
         raise BadPolicy("must be another queue", field=part.name("produces"))
-    original = part.choice("original", KEEP, (KEEP, RECORD))
+    original = part.choice("original", _DEFAULT_HOOK.original, (KEEP, RECORD))
     if original == RECORD and not produces:
         raise BadPolicy("needs produces: a message is recorded when another takes its place", field=path)
-    timeout = round(part.number("timeoutSec", 5, least=0.01, most=600) * 1000)
+    timeout = round(part.number("timeoutSec", _DEFAULT_HOOK.timeout_ms / 1000, least=0.01, most=600) * 1000)
     part.done()
     return Hook(name, produces, original, timeout)
 

@@ -159,14 +159,18 @@ class LogReader(Protocol):
     def frames(
         self, start: int, stop: int | None = None, wanted: TopicPredicate | None = None, size: int = 1 << 18
     ) -> Iterator[RecordFrames]:
-        """Yield the same records as stored frames, about ``size`` bytes at a time. Like ``pieces`` they are not
-        verified."""
+        """Yield the same records as stored frames, about ``size`` bytes at a time. Like those of ``pieces`` and
+        ``parts``, their checksums are not verified."""
 
-    def pieces(
+    def pieces(self, start: int, stop: int | None = None, size: int | None = None) -> Iterator[FileRange]:
+        """Yield all records of the span as ranges of files. Only the index is read. A range is a whole segment or, if
+        ``size`` is given, about that many bytes."""
+
+    def parts(
         self, start: int, stop: int | None = None, wanted: TopicPredicate | None = None, size: int | None = None
-    ) -> Iterator[FileRange]:
-        """Yield the same records as ranges of files. Without ``wanted`` only the index is read, and a range is a whole
-        segment or, if ``size`` is given, about that many bytes."""
+    ) -> Iterator[FileRange | RecordFrames]:
+        """Yield the same records as ``frames``, but as ranges of files from segments where all records match. Their
+        records are not walked over."""
 
     def places(self, start: int, stop: int | None = None, most: int = 10_000) -> Sequence[LogSplitPoint]:
         """Return points at which the span can be split into parts of known size: at most ``most``, evenly spaced in

@@ -10,6 +10,7 @@ dropped does not exist (``NotFound``)."""
 
 from typing import NamedTuple
 
+from yirangmq.core.backoff import RandomFraction, backoff_ms
 from yirangmq.core.errors import LeaseExpired, LeaseMismatch, NotFound, WrongState
 from yirangmq.core.message import (
     MAX_FAILURE_TEXT,
@@ -20,7 +21,7 @@ from yirangmq.core.message import (
     bounded_failure_text,
     new_message,
 )
-from yirangmq.core.policy import QueuePolicy, RandomFraction, backoff_ms
+from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.states import TRANSITIONS, State, Verb
 
 # -- transitions by lease ----------------------------------------------------------------------------------------------

@@ -31,6 +31,8 @@ as seconds."""
 
 
 def check_queue(name: object, field: str = "queue") -> str:
+    if isinstance(name, str) and QUEUE.fullmatch(name):  # without a further call: several times for each request
+        return name
     return _matching(name, QUEUE, field, "1 to 200 of letters, digits, '.', '-', '_', not starting with '.'")
 
 
@@ -74,6 +76,8 @@ def check_selection(filter: str, ids: Sequence[str] | None, *, all: bool) -> Non
 
 
 def check_consumer(name: object, field: str = "consumerId") -> str:
+    if isinstance(name, str) and CONSUMER.fullmatch(name):
+        return name
     return _matching(
         name, CONSUMER, field, "1 to 64 of letters, digits, '.', '-', '_', ':', '@', not starting with '.'"
     )

@@ -37,6 +37,9 @@ class Webhook:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+_DEFAULT = Webhook("")
+
+
 def read_webhook(given: object) -> Webhook | None:
     """Parse the policy's member ``webhook``; null is None."""
     if given is None:
@@ -45,8 +48,8 @@ def read_webhook(given: object) -> Webhook | None:
     hook = Webhook(
         url=_read_url(part.take("url", None), part.name("url")),
         secret=_read_secret(part.take("secret", None), part.name("secret")),
-        timeout_ms=round(part.number("timeoutSec", 30, least=0.001, most=3600) * 1000),
-        concurrency=part.whole("concurrency", 4, least=1, most=1000),
+        timeout_ms=round(part.number("timeoutSec", _DEFAULT.timeout_ms / 1000, least=0.001, most=3600) * 1000),
+        concurrency=part.whole("concurrency", _DEFAULT.concurrency, least=1, most=1000),
         headers=_read_headers(part.take("headers", {}), part.name("headers")),
     )
     part.done()

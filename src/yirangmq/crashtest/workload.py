@@ -12,7 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from yirangmq.broker import selection
+from yirangmq.broker.changes import apply_changes, no_events
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.queues import Queues
 from yirangmq.core import transitions
 from yirangmq.core.message import Counts, Envelope, Message, MessageFailure
@@ -280,6 +281,7 @@ class _StoreWorkload:
         self._rng = rng
         self._clock = FixedClock()
         self._ids = NumberedIds("m")
+        self._context = TransactionContext(self._clock, self._ids)
         self._stores: list[Store] = []
         self._queues: list[Queues] = []
         self._deliveries: list[MessageDelivery] = []
@@ -418,7 +420,8 @@ class _StoreWorkload:
                 place = transaction.places(len(dead))
                 now = self._clock.now
                 again = [transitions.redrive(message, now, place + offset) for offset, message in enumerate(dead)]
-                selection.swap(transaction, [Change(*pair) for pair in zip(dead, again, strict=True)], now, set())
+                changes = [Change(*pair) for pair in zip(dead, again, strict=True)]
+                apply_changes(self._context, transaction, changes, now, no_events)
 
     def _draft(self) -> None:
         """Create a draft: a message without content."""

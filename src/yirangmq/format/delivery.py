@@ -99,6 +99,38 @@ class MessageDelivery(NamedTuple):
         return b'{"message":%s,"lease":%s,"policy":%s}' % (as_json(self.envelope), dumps(lease), dumps(self.policy))
 
 
+class LeasedMessage(Protocol):
+    """A leased message, as ``lease`` returns it: ``MessageDelivery``, or ``client.values.Delivery`` from a server."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def queue(self) -> str: ...
+
+    @property
+    def lease_id(self) -> str: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+    @property
+    def envelope(self) -> Envelope: ...
+
+    @property
+    def payload(self) -> bytes: ...
+
+    @property
+    def header(self) -> dict[str, Any]: ...
+
+    @property
+    def policy(self) -> dict[str, Any]: ...
+
+    def value(self) -> Any: ...
+
+    def as_json(self) -> bytes: ...
+
+
 class HasLeaseId(Protocol):
     """Any leased message, in this process or from a server."""
 
@@ -136,7 +168,9 @@ class RunDeliveries(Sequence[MessageDelivery]):
     def leases(self) -> list[str]:
         """The lease id of each delivery."""
         if self._leases is None:
-            self._leases = [lease for run, _ in self.runs for lease in run.leases()]
+            self._leases = []
+            for run, _ in self.runs:
+                self._leases += run.leases()
         return self._leases
 
     def _all(self) -> list[MessageDelivery]:
@@ -149,7 +183,10 @@ class RunDeliveries(Sequence[MessageDelivery]):
         return self._deliveries
 
     def __len__(self) -> int:
-        return sum([run.length for run, _ in self.runs])
+        length = 0
+        for run, _ in self.runs:
+            length += run.length
+        return length
 
     def __iter__(self) -> Iterator[MessageDelivery]:
         return iter(self._all())

@@ -144,10 +144,12 @@ class EventStream:
         self._waiting: list[Callable[[], None]] = []
 
     def on_events(self, events: Sequence[Event]) -> None:
-        published = [event for event in events if not isinstance(event, UNPUBLISHED_EVENTS)]
         if self._polled_at is None:
-            self._last += len(published)
+            for event in events:
+                if not isinstance(event, UNPUBLISHED_EVENTS):
+                    self._last += 1
             return
+        published = [event for event in events if not isinstance(event, UNPUBLISHED_EVENTS)]
         now = self._clock.now_ms()
         if now - self._polled_at > FOLLOWER_TIMEOUT_MS and not self._waiting:
             self._last += len(published)

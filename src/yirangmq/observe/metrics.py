@@ -168,7 +168,8 @@ class Metrics:
         now = self._clock.now_ms()
         for event in events:
             if isinstance(event, GroupCommitted):
-                self._committed(event)
+                if event.messages:  # a commit without changes is not synced
+                    self._committed(event)
             elif isinstance(event, QueueChanged) and event.what == "delete":
                 self.queues.pop(event.queue, None)
             else:
@@ -183,11 +184,14 @@ class Metrics:
         return numbers
 
     def _committed(self, event: GroupCommitted) -> None:
-        if event.messages:  # a commit without changes is not synced
-            self.commit_requests.observe(event.requests)
-            self.commit_messages.observe(event.messages)
-            self.work_seconds.observe(event.work_seconds)
-            self.sync_seconds.observe(event.sync_seconds)
+        for histogram, value in (  # inlined ``Histogram.observe``: four calls less at each commit
+            (self.commit_requests, event.requests),
+            (self.commit_messages, event.messages),
+            (self.work_seconds, event.work_seconds),
+            (self.sync_seconds, event.sync_seconds),
+        ):
+            histogram._counts[bisect_left(histogram.bounds, value)] += 1
+            histogram.total += value
 
     def forget(self, queues: Iterable[str]) -> None:
         """Remove the numbers of deleted queues."""

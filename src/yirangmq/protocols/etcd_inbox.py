@@ -15,6 +15,7 @@ from hashlib import blake2b
 from typing import Any
 
 from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import publish
 from yirangmq.cluster.keys import InboxMessage, decode_segment
 from yirangmq.core.errors import HookFailed, QueueError, QuotaExceeded, StoreError, Unavailable
 from yirangmq.core.message import Envelope
@@ -80,7 +81,7 @@ class EtcdInbox:
 
     def _publish_batch(self, transaction: Transaction, batch: list[InboxMessage]) -> None:
         now = self._clock.now_ms()
-        self._committer.operations.publish(transaction, batch[0].queue, [envelope_of(put, now) for put in batch])
+        publish(self._committer.context, transaction, batch[0].queue, [envelope_of(put, now) for put in batch])
         store: Any = transaction
         store.external_operations([put.removal for put in batch])
 

@@ -249,11 +249,8 @@ class StreamConnection(asyncio.BufferedProtocol):
             self._session.filled(nbytes)
             self._received()
         else:
-            self._receive(self.server.buffer[:nbytes])
-
-    def _receive(self, data: bytes | memoryview) -> None:
-        self._session.receive(data)
-        self._received()
+            self._session.receive(self.server.buffer[:nbytes])
+            self._received()
 
     def _received(self) -> None:
         session = self._session
@@ -308,7 +305,8 @@ class StreamConnection(asyncio.BufferedProtocol):
             transport.pause_reading()
         elif not self._reading and not session.is_write_paused and session.pending <= self.server.limits.pending // 2:
             if session.held:
-                self._receive(b"")
+                session.receive(b"")
+                self._received()
             if not session.is_full and not session.closed:
                 self._reading = True
                 self.server.paused.discard(self)

@@ -180,7 +180,7 @@ class ServerClusterNode:
                 log_repairs(self._journal.begin_term())
             with store.transaction() as transaction:
                 self._listeners.release_stale_leases(transaction)
-            BulkOperations(ThreadedGroupCommitter(store), committer.operations, self._clock).adopt_defaults()
+            BulkOperations(ThreadedGroupCommitter(store), committer.context).adopt_defaults()
             committer.read(check_unmarked)
         except QueueError as error:
             log.warning("server_activation_failed", extra=values(error=str(error)))

@@ -85,7 +85,7 @@ def _open_adopted_store(url: str, path: Path, zone: tzinfo | None, *, dry_run: b
     if has_files and not dry_run:
         store = JournaledStore(store, JournalFiles(files), clock, zone)
     queues = Queues(store, clock, TimeOrderedIds(clock.now_ms))
-    resume(queues.operations.store_time, store)
+    resume(queues.context.store_time, store)
     return queues
 
 

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any
 from yirangmq import __version__
 from yirangmq.admin.queue_lists import Slices, run_slices
 from yirangmq.admin.registry import Done, Given, read_arguments
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.queries import some_with_leases
-from yirangmq.broker.settle import Leases
+from yirangmq.broker.settle import Leases, release
 from yirangmq.config.config import Config
 from yirangmq.core.access import show as show_programs
 from yirangmq.core.errors import QueueError
@@ -111,7 +111,7 @@ IsOurs = Callable[[str], bool]
 """Return True if the leases of this consumer are released."""
 
 
-def release_leases(operations: QueueOperations, is_ours: IsOurs, *, in_place: bool = False) -> Slices:
+def release_leases(context: TransactionContext, is_ours: IsOurs, *, in_place: bool = False) -> Slices:
     """Release the leases. Return their number. ``in_place``: the messages keep their place in the queue."""
     total, after, is_first_page = 0, "", True
     while after or is_first_page:
@@ -120,17 +120,17 @@ def release_leases(operations: QueueOperations, is_ours: IsOurs, *, in_place: bo
         for queue in queues:
             cursor, is_first = "", True
             while cursor or is_first:
-                count, cursor = yield partial(_release_page, operations, is_ours, in_place, queue, cursor)
+                count, cursor = yield partial(_release_page, context, is_ours, in_place, queue, cursor)
                 total, is_first = total + count, False
     return total
 
 
 def _release_page(
-    operations: QueueOperations, is_ours: IsOurs, in_place: bool, queue: str, cursor: str, transaction: Transaction
+    context: TransactionContext, is_ours: IsOurs, in_place: bool, queue: str, cursor: str, transaction: Transaction
 ) -> tuple[int, str]:
     page = transaction.scan(queue, State.LEASED, LEASES_PER_PAGE, cursor)
     ours = [lease_id(message) for message in page.messages if is_ours(message.consumer)]
-    errors = operations.release(transaction, Leases(ours), None, in_place=in_place)
+    errors = release(context, transaction, Leases(ours), None, in_place=in_place)
     return errors.count(None), page.cursor
 
 
@@ -215,7 +215,7 @@ class Lifecycle:
         """Release the leases that were taken through this server, page by page, unless ``on_stop`` keeps them."""
         if self._on_stop != "release":
             return
-        steps = release_leases(self._context.committer.operations, self._context.consumers.__contains__)
+        steps = release_leases(self._context.committer.context, self._context.consumers.__contains__)
         log.info("leases_released", extra=values(leases=await run_in_commits(self._context.committer, steps)))
 
 
@@ -262,7 +262,7 @@ class ServerTick:
         ahead = clock.ahead_ms()
         if ahead != self._ahead:
             set_by, self._ahead = ahead - self._ahead, ahead
-            self._context.committer.operations.store_time.renew()
+            self._context.committer.context.store_time.renew()
             log.warning("clock_set", extra=values(set_by_seconds=set_by / 1000, ahead_seconds=ahead / 1000))
 
     def _check_store(self) -> None:
@@ -335,7 +335,7 @@ class StatusReport:
 
     def _server_samples(self) -> "dict[str, MetricValue]":
         identity = self._context.identity
-        totals = self._context.committer.operations.event_buffer.deliveries.totals
+        totals = self._context.committer.context.event_buffer.deliveries.totals
         return {
             "yirangmq_loop_stall_seconds": self._watchdog.delays,
             "yirangmq_deliveries_total": [

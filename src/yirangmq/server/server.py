@@ -25,10 +25,10 @@ from yirangmq.admin.registry import MethodRegistry, PagedMethods, ServerSources
 from yirangmq.admin.topics import TopicMethods
 from yirangmq.broker import expiry_sweeper
 from yirangmq.broker.admission.workers import CheckWorkers
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.cron_scheduler import Scheduler
 from yirangmq.broker.expiry_sweeper import check_unmarked
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import SystemClock, TimeOrderedIds, processors, yield_processor
 from yirangmq.config.config import Config
 from yirangmq.config.settings import OFF
@@ -181,9 +181,9 @@ class Daemon:
         loop = asyncio.get_running_loop()
         clock = SystemClock()
         ids = TimeOrderedIds(clock.now_ms)
-        operations = QueueOperations(clock, ids, config.policy_defaults)
+        queue_context = TransactionContext(clock, ids, config.policy_defaults)
         committer = GroupCommitter(
-            store, operations, clock, loop.call_soon, loop.call_later, busy_seconds=config.busy_seconds
+            store, queue_context, clock, loop.call_soon, loop.call_later, busy_seconds=config.busy_seconds
         )
         self._watchdog = LoopWatchdog(loop)
         committer.before_commit.append(self._watchdog.note_activity)
@@ -191,7 +191,7 @@ class Daemon:
             busy_poll = BusyPoll(loop.call_soon, yield_processor)
             committer.before_commit.append(busy_poll.on_request)
             committer.after_commit.append(busy_poll.on_reply)
-        self._check_workers = CheckWorkers(operations.admission, loop.call_soon_threadsafe)
+        self._check_workers = CheckWorkers(queue_context.admission, loop.call_soon_threadsafe)
         committer.set_check_workers(self._check_workers)
         self._pages = PagedMethods(store, committer, clock, ids, loop.call_soon_threadsafe)
         disk = _disk_of(config, store)
@@ -215,7 +215,7 @@ class Daemon:
             committer,
             clock,
             ids,
-            MethodRegistry(operations, self._pages),
+            MethodRegistry(queue_context, self._pages),
             identity,
             secrets.token,
             disk,
@@ -304,7 +304,7 @@ class Daemon:
     def _connect(self) -> None:
         """Connect status, metrics, health, methods and the node to the components."""
         context, monitoring = self.context, self._monitoring
-        methods, events = context.methods, context.committer.operations.event_buffer
+        methods, events = context.methods, context.committer.context.event_buffer
         status = StatusReport(self._config, context, self.components, self._watchdog)
         health = ServerHealth(
             context.clock,
@@ -360,13 +360,13 @@ class Daemon:
         The defaults are adopted before anything acts on due messages."""
         committer = self.context.committer
         committer.resume_time()
-        if committer.read(partial(expiry_sweeper.have_changed, defaults=committer.operations.defaults)):
+        if committer.read(partial(expiry_sweeper.have_changed, defaults=committer.context.defaults)):
             from yirangmq.broker.bulk import BulkOperations  # an ordinary start does not load it
             from yirangmq.broker.group_commit_threads import ThreadedGroupCommitter
 
             stored = ThreadedGroupCommitter(self._store)
-            BulkOperations(stored, committer.operations, self.context.clock).adopt_defaults()
-        committer.submit(committer.operations.sweep, _ignore)
+            BulkOperations(stored, committer.context).adopt_defaults()
+        committer.submit(partial(expiry_sweeper.sweep, committer.context), _ignore)
         committer.read(check_unmarked)
 
 

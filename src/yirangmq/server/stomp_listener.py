@@ -110,8 +110,8 @@ class StompListener:
         temporary: list[str] = yield lambda transaction: transaction.queues(prefix=TEMPORARY)
         for queue in temporary:
             yield partial(_delete, queue)
-        operations = self._context.committer.operations
-        yield from release_leases(operations, lambda consumer: consumer.startswith(CONSUMERS), in_place=True)
+        context = self._context.committer.context
+        yield from release_leases(context, lambda consumer: consumer.startswith(CONSUMERS), in_place=True)
 
     def release_stale_leases(self, transaction: Transaction) -> None:
         """Clean up in one transaction, for a new leader. No client is served before it is done."""

@@ -255,7 +255,7 @@ class ServerBridges:
                 from yirangmq.admin.bridges import EventTopicPublisher  # loaded only if it is configured
 
                 event_topic = EventTopicPublisher(config.events_topic, topics, clock, bridges.fed_by)
-                committer.operations.event_buffer.add_listener(event_topic.on_events)
+                committer.context.event_buffer.add_listener(event_topic.on_events)
         self.calls = BridgeMethods(self._bridges, config.topic_lag_limit)
 
     def start(self) -> None:

@@ -14,13 +14,10 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from enum import Enum
-from typing import NamedTuple
 
 from yirangmq.core.errors import QueueError, StoreDamaged
-from yirangmq.core.topic_filter import Filter
 from yirangmq.core.topics import FileRange, LogReader, RecordFrames
-from yirangmq.topics.ports import CatchupOutput, CatchupPacing, Dialect, EncodedRecords, Recovering
+from yirangmq.topics.ports import CatchupOutput, CatchupPacing, CatchupRange, CatchupResult, EncodedRecords, Recovering
 
 # -- one catch-up ------------------------------------------------------------------------------------------------------
 
@@ -29,33 +26,6 @@ MAX_PIECE_BYTES = 4 << 20
 PROGRESS_SECONDS = 1.0
 UNASKED = (0,)
 """Request number in the messages of a recovery that answers no request."""
-
-
-class CatchupResult(Enum):
-    """Result of one step of a catch-up."""
-
-    MORE = "it can go on at once"
-    BLOCKED = "the client must read first"
-    DONE = "nothing is left, or it was asked to stop"
-    GONE = "the client is not there any more"
-    STALLED = "the client has taken nothing for too long"
-    FAILED = "the log cannot give what is needed"
-
-
-class CatchupRange(NamedTuple):
-    """Range of a catch-up: the matching records after ``after`` up to ``target``, then those published meanwhile.
-
-    ``requests``: numbers of the requests that this answers; empty for a recovery that the subscriber did not ask for.
-    ``is_counted``: announce the number of records first. ``announced_start``: start of the range in the announcement;
-    0 is ``after`` + 1."""
-
-    filter: Filter
-    dialect: Dialect
-    after: int
-    target: int
-    requests: tuple[int, ...] = ()
-    is_counted: bool = True
-    announced_start: int = 0
 
 
 class Catchup:
@@ -237,8 +207,8 @@ class Catchup:
         return True
 
     def _open_parts(self, start: int, stop: int) -> Iterator[FileRange | RecordFrames]:
-        if self._wanted is None and self.task.dialect.sends_stored:
-            return iter(self._reader.pieces(start, stop, size=MAX_PIECE_BYTES))
+        if self.task.dialect.sends_stored:
+            return iter(self._reader.parts(start, stop, self._wanted, MAX_PIECE_BYTES))
         return iter(self._reader.frames(start, stop, self._wanted))
 
     def _drop_parts(self) -> None:

@@ -1,13 +1,15 @@
-"""Ports of topic delivery: client connection, catch-up outlet, dialect and loop; and its settings.
+"""Ports of topic delivery: client connection, catch-up outlet, dialect, range of a catch-up, and loop; its settings.
 
 A connection is the sending side of one client. During a catch-up a worker has its outlet, and the connection's own
 messages wait for the end of a frame. A dialect is how a protocol writes records and control messages."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
 from yirangmq.core.errors import QueueError
+from yirangmq.core.topic_filter import Filter
 from yirangmq.core.topics import Gap, Retention
 
 # -- connections -------------------------------------------------------------------------------------------------------
@@ -118,6 +120,36 @@ class Dialect(Protocol):
 
     def records(self, batch: EncodedRecords) -> bytes:
         """Encode stored frames in this dialect."""
+
+
+# -- catch-up ----------------------------------------------------------------------------------------------------------
+
+
+class CatchupResult(Enum):
+    """Result of one step of a catch-up."""
+
+    MORE = "it can go on at once"
+    BLOCKED = "the client must read first"
+    DONE = "nothing is left, or it was asked to stop"
+    GONE = "the client is not there any more"
+    STALLED = "the client has taken nothing for too long"
+    FAILED = "the log cannot give what is needed"
+
+
+class CatchupRange(NamedTuple):
+    """Range of a catch-up: the matching records after ``after`` up to ``target``, then those published meanwhile.
+
+    ``requests``: numbers of the requests that this answers; empty for a recovery that the subscriber did not ask for.
+    ``is_counted``: announce the number of records first. ``announced_start``: start of the range in the announcement;
+    0 is ``after`` + 1."""
+
+    filter: Filter
+    dialect: Dialect
+    after: int
+    target: int
+    requests: tuple[int, ...] = ()
+    is_counted: bool = True
+    announced_start: int = 0
 
 
 # -- loop and settings -------------------------------------------------------------------------------------------------

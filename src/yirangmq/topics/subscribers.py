@@ -14,10 +14,10 @@ from typing import Any
 from yirangmq.core.errors import BadInput, QueueError, Retired, WrongState
 from yirangmq.core.topics import Cursor, SubscriberState, SubscriberVerb, TrimResult
 from yirangmq.fsio.background import LoopExecutor
-from yirangmq.topics.catchup import Catchup, CatchupPool, CatchupRange, CatchupResult, CatchupWorker
+from yirangmq.topics.catchup import Catchup, CatchupPool, CatchupWorker
 from yirangmq.topics.cursors import CursorCommitter, retention_floor
 from yirangmq.topics.live import FROM_FIRST, Backlog, LiveCommit, Subscriber, TopicFeed
-from yirangmq.topics.ports import CatchupOutput, Subscribed
+from yirangmq.topics.ports import CatchupOutput, CatchupRange, CatchupResult, Subscribed
 
 UnsubscribedCallback = Callable[[], None]
 MAX_WAITING_REQUESTS = 64

@@ -7,16 +7,19 @@ import asyncio
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+from yirangmq.broker import settle
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.credit_window import CreditWindow, UnsettledLeases
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.settle import Leases, Results
 from yirangmq.core import transitions
+from yirangmq.core.backoff import backoff_ms
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import Reason
-from yirangmq.core.policy import backoff_ms
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.webhook import OutgoingNetworks
 from yirangmq.format.cloudevents import content_type
@@ -40,6 +43,9 @@ class PusherCounters:
     last_status: int | None = None
     last_error: str | None = None
     last_at: str | None = None
+
+
+SettleVerb = Callable[[TransactionContext, Transaction, Leases, str | None], Results]
 
 
 class Pusher:
@@ -132,7 +138,7 @@ class Pusher:
         finally:
             del self._tasks[lease]
             if outcome is None:
-                self._settle(lease, self._committer.operations.release)
+                self._settle(lease, settle.release)
             else:
                 self._settle_outcome(lease, outcome)
             if self._is_stopped and self.is_idle:
@@ -178,12 +184,12 @@ class Pusher:
     # -- settling -------------------------------------------------------------------------------------------------
 
     def _settle_outcome(self, lease: str, outcome: WebhookOutcome) -> None:
-        counters, operations = self.counters, self._committer.operations
+        counters = self.counters
         counters.last_error = outcome.text or None
         self._streak = self._streak + 1 if outcome.is_endpoint_failure else 0
         if not outcome.reason:
             counters.delivered += 1
-            self._settle(lease, operations.ack)
+            self._settle(lease, settle.ack)
             return
         if outcome.is_endpoint_failure:
             counters.failed += 1
@@ -192,7 +198,7 @@ class Pusher:
             counters.rejected += 1
         delay = None if outcome.delay is None else round(outcome.delay * 1000)
         cause = transitions.Cause(Reason(outcome.reason), outcome.text, delay)
-        self._settle(lease, lambda work, leases, consumer: operations.nack(work, leases, consumer, cause))
+        self._settle(lease, partial(settle.nack, cause=cause))
 
     def _pause(self) -> float:
         """Return the pause in seconds: the policy's backoff, from the second consecutive failure on."""
@@ -205,10 +211,10 @@ class Pusher:
             self._held_until = max(self._held_until, self._loop.time() + seconds)
             self._committer.later(seconds, lambda: self._committer.notify_capacity(self.options.queue))
 
-    def _settle(self, lease: str, verb: Callable[[Transaction, Leases, str | None], Results]) -> None:
+    def _settle(self, lease: str, verb: SettleVerb) -> None:
         """Settle a lease. Its credit is free immediately, so the same commit also leases the next message."""
         leases = Leases([lease])
-        self._committer.submit(lambda transaction: verb(transaction, leases, None), _ignore)
+        self._committer.submit(lambda transaction: verb(self._committer.context, transaction, leases, None), _ignore)
         self._leases.settled([lease])
         self._committer.notify_capacity(self.options.queue)
 
@@ -225,7 +231,9 @@ class Pusher:
         texts = list(self._tasks)
         if texts:
             leases = Leases(texts)
-            self._committer.submit(lambda work: self._committer.operations.extend(work, leases, None, None), _ignore)
+            self._committer.submit(
+                lambda work: settle.extend(self._committer.context, work, leases, None, None), _ignore
+            )
             self._leases.extended(texts, self.options.policy.visibility_ms)
             self._extend_later()
 

@@ -96,25 +96,26 @@ class FrameReader:
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self.max_frame = max_frame
-        self._buffer = bytearray()
+        self.buffer = bytearray()
+        """Memory of an unfinished frame, including the reserved part."""
         self._need = HEAD.size
         self._end = 0
-        """Bytes received in ``_buffer`` while it is reserved for one large frame. 0: nothing is reserved, and all of
-        ``_buffer`` was received."""
+        """Bytes received in ``buffer`` while it is reserved for one large frame. 0: nothing is reserved, and all of
+        ``buffer`` was received."""
 
     @property
     def held(self) -> int:
-        """Bytes of memory for an unfinished frame, including the reserved part."""
-        return len(self._buffer)
+        """Bytes of ``buffer``."""
+        return len(self.buffer)
 
     def free_space(self) -> memoryview | None:
         """Return the memory for the next bytes. None: nothing is reserved, so pass the bytes to ``feed``."""
-        return memoryview(self._buffer)[self._end :] if self._end else None
+        return memoryview(self.buffer)[self._end :] if self._end else None
 
     def filled(self, count: int) -> Generator[Frame, None, None]:
         """Process ``count`` bytes that were written into ``free_space``; yield the frame if it is complete."""
         self._end += count
-        return self._whole(self._detach_buffer() if self._end == len(self._buffer) else EMPTY_VIEW)
+        return self._whole(self._detach_buffer() if self._end == len(self.buffer) else EMPTY_VIEW)
 
     def feed(self, data: bytes | bytearray | memoryview) -> Generator[Frame, None, None]:
         """Yield the whole frames received so far. A caller that stops early resumes with ``feed(b"")``.
@@ -122,9 +123,9 @@ class FrameReader:
         After an error the stream cannot be resynchronized: close it."""
         if self._end:
             return self._fill(memoryview(data))
-        if self._buffer:
-            self._buffer += data
-            is_whole = len(self._buffer) >= self._need
+        if self.buffer:
+            self.buffer += data
+            is_whole = len(self.buffer) >= self._need
             if not is_whole:
                 self._reserve()  # a large frame in small pieces is parsed when it is complete, not at each piece
             return self._whole(self._detach_buffer() if is_whole else EMPTY_VIEW)
@@ -137,7 +138,8 @@ class FrameReader:
         try:
             while end - at >= HEAD.size:
                 length, version, kind, flags, request = HEAD.unpack_from(data, at)
-                check_head(length, version, flags, self.max_frame)
+                if version != VERSION or flags or length > self.max_frame:
+                    check_head(length, version, flags, self.max_frame)
                 if end - at < HEAD.size + length:
                     self._need = HEAD.size + length
                     break
@@ -146,28 +148,28 @@ class FrameReader:
                 yield new_frame((kind, request, data[begin:at]))
         finally:
             if at < end:
-                self._buffer += data[at:]
+                self.buffer += data[at:]
                 self._reserve()
 
     def _detach_buffer(self) -> memoryview:
         """Detach the buffer and return it; the reader does not use it again."""
-        data, self._buffer, self._end = memoryview(self._buffer), bytearray(), 0
+        data, self.buffer, self._end = memoryview(self.buffer), bytearray(), 0
         return data
 
     def _reserve(self) -> None:
         """Reserve memory for the rest of a large frame, once at least 1/``RESERVE_DIVISOR`` of it was received."""
-        have = len(self._buffer)
+        have = len(self.buffer)
         if LARGE <= self._need <= RESERVE_DIVISOR * have and have < self._need:
             self._end = have
-            self._buffer += bytes(self._need - have)
+            self.buffer += bytes(self._need - have)
 
     def _fill(self, data: memoryview) -> Generator[Frame, None, None]:
         """Copy fed bytes into the reserved memory, and process the bytes after it."""
-        count = min(len(data), len(self._buffer) - self._end)
-        self._buffer[self._end : self._end + count] = data[:count]
+        count = min(len(data), len(self.buffer) - self._end)
+        self.buffer[self._end : self._end + count] = data[:count]
         if count == len(data):
             return self.filled(count)
-        self._buffer += data[count:]
+        self.buffer += data[count:]
         return self._whole(self._detach_buffer())
 
 

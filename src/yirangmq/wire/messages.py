@@ -21,7 +21,7 @@ from yirangmq.core.errors import BadInput, QueueError, every_error
 from yirangmq.core.message import Envelope, Message, MessageFailure
 from yirangmq.core.policy import QueuePolicy, read_policy, show_policy
 from yirangmq.core.states import State
-from yirangmq.wire.frames import HEAD, VERSION, FrameKind, encode
+from yirangmq.wire.frames import HEAD, VERSION, FrameKind
 
 # -- topics ------------------------------------------------------------------------------------------------------------
 
@@ -324,7 +324,8 @@ _errors = {error.code: error for error in every_error()}
 
 
 def frame(kind: FrameKind, request: int, body: msgspec.Struct) -> bytes:
-    return encode(kind, request, _encode(body))
+    data = _encode(body)
+    return HEAD.pack(len(data), VERSION, kind, 0, request) + data
 
 
 def write_frame(buffer: bytearray, kind: FrameKind, request: int, body: msgspec.Struct) -> None:

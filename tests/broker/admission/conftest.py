@@ -7,7 +7,7 @@ import pytest
 
 from tests.broker.admission.hooks import MODULE
 from tests.support.stores import KINDS, Place
-from yirangmq.broker.operations import QueueOperations
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.queues import Queues
 from yirangmq.core.policy import Defaults
 from yirangmq.testing import CountingIds, ManualClock
@@ -26,6 +26,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 def queues(place: Place, clock: ManualClock) -> Iterator[Queues]:
     ids = CountingIds()
     with Queues(
-        place.open(), clock, ids, "tester", operations=QueueOperations(clock, ids, Defaults(hooks=(MODULE,)))
+        place.open(), clock, ids, "tester", context=TransactionContext(clock, ids, Defaults(hooks=(MODULE,)))
     ) as queues:
         yield queues

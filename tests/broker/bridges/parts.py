@@ -10,10 +10,11 @@ from tests.support.loops import InlineExecutor
 from tests.support.stores import Place
 from tests.support.topic_pipes import PublisherHarness, small
 from yirangmq.admin.bridges import EventTopicPublisher
+from yirangmq.broker import operations, settle
 from yirangmq.broker.bridge_worker import PAUSE_MS, BridgeContext
 from yirangmq.broker.bridges import Bridges
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.settle import Leases
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.bridges import NewBridge, read_new
@@ -40,9 +41,9 @@ class BridgeServer:
         self.stage = PublisherHarness(self._folder / "topics", self._settings)
         turning = self.stage.turning
         loop = turning.loop()
-        operations = QueueOperations(self, TimeOrderedIds())
+        context = TransactionContext(self, TimeOrderedIds())
         self.store = self._place.open()
-        self.desk = GroupCommitter(self.store, operations, self, loop.soon, loop.later)
+        self.desk = GroupCommitter(self.store, context, self, loop.soon, loop.later)
         aside = LoopExecutor(loop.call, InlineExecutor)
         publisher = self.stage.publisher
         self.bridges = Bridges(
@@ -52,7 +53,7 @@ class BridgeServer:
         publisher.holds.append(lambda epoch, oldest: self.bridges.floor(epoch, oldest // 1_000_000))
         if self._events:
             self.events = EventTopicPublisher(self._events, publisher, self, self.bridges.fed_by)
-            operations.event_buffer.add_listener(self.events.on_events)
+            context.event_buffer.add_listener(self.events.on_events)
 
     def now_ms(self) -> int:
         return self.stage.turning.now_ns() // 1_000_000
@@ -141,13 +142,13 @@ class BridgeServer:
     def take(self, queue: str, limit: int = 1000) -> list[MessageDelivery]:
         """Leased and acked at once, again and again while groups move on."""
         taken: list[MessageDelivery] = []
-        operations = self.desk.operations
+        context = self.desk.context
         while True:
-            got = self.told(self.desk.submit, lambda t: operations.lease(t, queue, limit, None, "c"))
+            got = self.told(self.desk.submit, lambda t: operations.lease(context, t, queue, limit, None, "c"))
             if not got:
                 return taken
             leases = Leases([one.lease_id for one in got])
-            self.told(self.desk.submit, lambda t, leases=leases: operations.ack(t, leases, None))
+            self.told(self.desk.submit, lambda t, leases=leases: settle.ack(context, t, leases, None))
             taken += got
 
     def counts(self, queue: str) -> Any:

@@ -5,7 +5,7 @@ import pytest
 from tests.broker.bridges.parts import BridgeServer, MakeHouse
 from tests.support.topic_pipes import small
 from yirangmq.admin.bridges import BridgeMethods
-from yirangmq.broker import bridge_worker
+from yirangmq.broker import bridge_worker, operations
 from yirangmq.core.bridges import MAX_GROUP_CHARS, BridgeCursor, read_new
 from yirangmq.core.errors import BadInput, NotFound, Retired, StoreFull, WrongState
 from yirangmq.core.events import MessagesPublished
@@ -88,8 +88,8 @@ def test_bridge_delivers_records_of_the_same_key_one_at_a_time(house: BridgeServ
     house.add("b", "mail")
     house.publish(*numbered(3, key="ann"), *numbered(1, begin=9, key="bob"))
     house.settle()
-    operations = house.desk.operations
-    got = house.told(house.desk.submit, lambda t: operations.lease(t, "mail", 10, None, "c"))
+    context = house.desk.context
+    got = house.told(house.desk.submit, lambda t: operations.lease(context, t, "mail", 10, None, "c"))
     assert [one.envelope.payload for one in got] == [b"0", b"9"]
 
 
@@ -164,7 +164,7 @@ def test_bridge_commits_single_records_together_without_delaying_the_first(make_
     house.add("b", "mail")
     house.later(1)
     counts: list[int] = []
-    house.desk.operations.event_buffer.add_listener(
+    house.desk.context.event_buffer.add_listener(
         lambda events: counts.extend(event.count for event in events if isinstance(event, MessagesPublished))
     )
     for n in range(20):

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from yirangmq.broker.operations import QueueOperations
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.settle import Results
 from yirangmq.broker.two_step import ClaimOperations, Drafts, MessageContent
@@ -20,10 +20,10 @@ class Counter:
     def __init__(self, store: Store, clock: ManualClock, defaults: Defaults) -> None:
         self.clock = clock
         self.store = store
-        self.operations = QueueOperations(clock, CountingIds(), defaults)
-        self.queues = Queues(store, clock, CountingIds("q"), "tester", operations=self.operations)
-        self.drafts = Drafts(self.operations, clock)
-        self.orders = ClaimOperations(self.operations, clock)
+        self.context = TransactionContext(clock, CountingIds(), defaults)
+        self.queues = Queues(store, clock, CountingIds("q"), "tester", context=self.context)
+        self.drafts = Drafts(self.context)
+        self.orders = ClaimOperations(self.context)
         self._made = 0
 
     def run(self, work: Callable[[Transaction], Answer]) -> Answer:

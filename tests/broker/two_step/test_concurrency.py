@@ -39,7 +39,7 @@ def test_concurrency_limit_wakes_waiting_consumers_when_a_place_becomes_free(two
     [delivery] = two.queues.lease("mail")
     if end in ("complete", "fail"):
         two.get(id)
-    two.operations.touched.clear()
+    two.context.wake_queues.clear()
     match end:
         case "complete" | "fail" | "abandon":
             getattr(two, end)(id)
@@ -50,10 +50,10 @@ def test_concurrency_limit_wakes_waiting_consumers_when_a_place_becomes_free(two
             two.queues.sweep()
         case "expired claim":
             two.queues.extend(delivery.lease_id, 600)
-            two.operations.touched.clear()
+            two.context.wake_queues.clear()
             two.pass_time(60_000)
             two.queues.sweep()
-    assert two.operations.touched == {"mail"}
+    assert two.context.wake_queues == {"mail"}
     assert two.order() is not None
     assert two.order() is None
 

@@ -13,8 +13,8 @@ from tests.support.credentials import client_context, server_context
 from tests.support.http import Peer, ask, dial, request, serving
 from tests.support.loops import Run
 from tests.support.wait import PATIENCE, soon
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.errors import CannotListen
 from yirangmq.protocols.http.limits import HttpLimits
@@ -138,7 +138,7 @@ def test_group_commit_responses_go_out_with_one_write_per_connection(run: Run) -
         loop = asyncio.get_running_loop()
         clock = SystemClock()
         desk = GroupCommitter(
-            MemoryStore(), QueueOperations(clock, TimeOrderedIds()), clock, loop.call_soon, loop.call_later
+            MemoryStore(), TransactionContext(clock, TimeOrderedIds()), clock, loop.call_soon, loop.call_later
         )
 
         def work(request: Request, exchange: Exchange, params: Params) -> None:

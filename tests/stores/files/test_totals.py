@@ -12,7 +12,8 @@ import pytest
 import yirangmq
 from tests.stores.files.parts import open_queues, tree
 from tests.support.faulty_disk import UnwillingDisk
-from yirangmq.broker import selection
+from yirangmq.broker.changes import apply_changes, no_events
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.queues import Queues
 from yirangmq.core import transitions
 from yirangmq.core.errors import QueueError
@@ -22,7 +23,7 @@ from yirangmq.core.states import State
 from yirangmq.crashtest.workload import Snapshot, take_snapshot, wrong_totals
 from yirangmq.format.envelope import NewMessage
 from yirangmq.stores.files.store import FilesStore
-from yirangmq.testing import ManualClock, open_for_test
+from yirangmq.testing import CountingIds, ManualClock, open_for_test
 
 START = 1_768_296_060_000
 LATER = START + 10 * 86_400_000
@@ -50,7 +51,8 @@ def redrive(transaction: Transaction) -> None:
     dead = transaction.scan("mail", State.DEAD, 9).messages
     place = transaction.places(len(dead))
     changes = [Change(one, transitions.redrive(one, START, place + offset)) for offset, one in enumerate(dead)]
-    selection.swap(transaction, changes, START, set())
+    context = TransactionContext(ManualClock(START), CountingIds())
+    apply_changes(context, transaction, changes, START, no_events)
 
 
 VERBS: dict[str, Callable[[Queues], object]] = {

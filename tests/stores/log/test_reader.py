@@ -11,12 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.clock import START_NS, NanosecondClock
-from tests.support.segment_log import SECOND, SMALL, fill, new, open_log, segments, sent, sequences
+from tests.support.segment_log import SECOND, SMALL, fill, new, open_log, segments, sent, sent_bytes, sequences
 from yirangmq.core.errors import BadInput, NotFound, Retired, StoreDamaged, WrongEpoch
-from yirangmq.core.topics import Gap, NewRecord
+from yirangmq.core.topic_filter import make_filter
+from yirangmq.core.topics import FileRange, Gap, NewRecord, Record, RecordFrames
+from yirangmq.stores.log import segment_format
 from yirangmq.stores.log.log import LogSettings, SegmentLog
-from yirangmq.stores.log.reader import Chain, SegmentReader
+from yirangmq.stores.log.reader import SegmentReader
 from yirangmq.stores.log.readonly import SegmentView
+from yirangmq.stores.log.segment import Chain
+from yirangmq.stores.log.segment_format import FrameStep
 from yirangmq.wire.records import RecordReader
 
 
@@ -66,7 +70,6 @@ def test_pieces_of_segment_files_sent_by_sendfile_are_the_records(log: SegmentLo
     assert pieces[0][0] == 7
     assert pieces[-1][1] == 32
     assert len(pieces) < 8
-    assert sent(reader.pieces(7, 33, only("quotes"))) == [r for r in found[6:32] if r.topic == "quotes"]
 
 
 def test_frames_of_a_filtered_topic_are_joined_into_parts_of_bounded_size(log: SegmentLog) -> None:
@@ -76,6 +79,77 @@ def test_frames_of_a_filtered_topic_are_joined_into_parts_of_bounded_size(log: S
     assert sum(part.records for part in parts) == len(found)
     assert parts[0].first == found[0].sequence
     assert max(len(part.data) for part in parts) < 1500 + 400
+
+
+class Walk:
+    """Counts the records that readers walk over."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.records = 0
+        self._walk = segment_format.walk
+        monkeypatch.setattr(segment_format, "walk", self._counted)
+
+    def _counted(self, fd: int, begin: int, end: int) -> Iterator[FrameStep]:
+        for step in self._walk(fd, begin, end):
+            self.records += 1
+            yield step
+
+
+def fill_segments(log: SegmentLog, topics: str, per_topic: int = 30) -> list[Record]:
+    """Append records of one topic after another: each topic fills several segments."""
+    for topic in topics:
+        log.append(new(per_topic, topic))
+    return list(log.reader().records(log.first))
+
+
+def test_filter_sends_segments_by_sendfile_where_the_index_says_that_all_is_wanted(
+    log: SegmentLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = fill_segments(log, "abac")
+    filter = make_filter(["a", "c"])
+    reader = log.reader()
+    frames = b"".join(part.data for part in reader.frames(1, wanted=filter.wants))
+    walk = Walk(monkeypatch)
+    parts = list(reader.parts(1, wanted=filter.wants))
+    mixed = walk.records
+    by_range = sum(part.last - part.first + 1 for part in parts if isinstance(part, FileRange))
+    by_frame = sum(part.records for part in parts if isinstance(part, RecordFrames))
+    assert by_range + by_frame == sum(record.topic in "ac" for record in found) == 90
+    assert by_range > 60
+    per_segment = [sum(segment.first <= r.sequence <= segment.tail.last for r in found) for segment in log.chain]
+    assert by_frame <= mixed <= 3 * max(per_segment), "only segments with records of b and of another topic are walked"
+    assert sent_bytes(reader.parts(1, wanted=filter.wants)) == frames
+
+
+def test_filter_that_wants_all_topics_of_the_log_walks_over_no_record(
+    log: SegmentLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_segments(log, "ab")
+    reader = log.reader()
+    walk = Walk(monkeypatch)
+    assert reader.count(1, wanted=make_filter(["a", "?"]).wants) == 60
+    filtered = sent_bytes(reader.parts(1, wanted=make_filter(["a", "?"]).wants))
+    assert walk.records == 0
+    assert filtered == sent_bytes(reader.pieces(1))
+    assert len(filtered) > 60 * 300
+
+
+def test_filter_reads_a_segment_with_a_damaged_index_and_a_damaged_record_frame_by_frame(log: SegmentLog) -> None:
+    """The index is rebuilt up to the damaged record, so it does not know which topics follow."""
+    log.append(new(9, "a"))
+    log.append(new(1, "b"))
+    log.append(new(10, "a"))
+    segment = log.chain[0]
+    with Path(segment.path).open("r+b") as file:
+        [fourth] = log.reader().pieces(4, 5)
+        file.seek(fourth.offset + fourth.length - 1)
+        file.write(b"!")
+        file.seek(segment.tail.end)
+        file.write(bytes(40))
+    assert segment.tail.last >= 10
+    parts = list(log.reader().parts(1, 11, only("a")))
+    assert all(isinstance(part, RecordFrames) for part in parts)
+    assert sum(part.records for part in parts if isinstance(part, RecordFrames)) == 9
 
 
 topics = st.lists(st.sampled_from(["a", "b", "c", "d"]), min_size=1, max_size=60)
@@ -96,7 +170,7 @@ def test_filter_selects_the_same_records_as_records_pieces_frames_and_count(
             expected
         )
         assert list(reader.records(start, stop, wanted.__contains__)) == expected
-        assert sent(reader.pieces(start, stop, wanted.__contains__)) == expected
+        assert sent(reader.parts(start, stop, wanted.__contains__, 600)) == expected
         frames = b"".join(part.data for part in reader.frames(start, stop, wanted.__contains__))
         assert list(RecordReader().feed(frames)) == expected
         assert reader.count(start, stop, wanted.__contains__) == len(expected)

@@ -2,12 +2,14 @@
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from yirangmq.broker.operations import QueueOperations
+from yirangmq.broker import expiry_sweeper, operations
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.two_step import ClaimOperations, Drafts, MessageContent
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.message import Envelope, Message
@@ -26,8 +28,12 @@ class Desk:
     def __init__(self, path: Path, clock: ManualClock) -> None:
         self.store = SqliteStore(path, durability="os")
         self.clock = clock
-        verbs = QueueOperations(clock, TimeOrderedIds())
-        self.verbs, self.drafts, self.orders = verbs, Drafts(verbs, clock), ClaimOperations(verbs, clock)
+        context = TransactionContext(clock, TimeOrderedIds())
+        self.context, self.drafts, self.orders = (
+            context,
+            Drafts(context),
+            ClaimOperations(context),
+        )
 
     def act(self, verb: str, id: str) -> None:
         orders, drafts = self.orders, self.drafts
@@ -38,12 +44,12 @@ class Desk:
             "claim": lambda t: orders.claim(t, "q", 1),
             "unclaim": self._claim_in_vain,
             "fetch": lambda t: orders.fetch(t, "q", [id]),
-            "lease": lambda t: self.verbs.lease(t, "q", 1, None, "me"),
+            "lease": lambda t: operations.lease(self.context, t, "q", 1, None, "me"),
             "complete": lambda t: orders.complete(t, "q", [id]),
             "fail": lambda t: orders.fail(t, "q", [id]),
             "renew": lambda t: orders.renew(t, "q", [id]),
             "abandon": lambda t: orders.abandon(t, "q", [id]),
-            "sweep": self.verbs.sweep,
+            "sweep": partial(expiry_sweeper.sweep, self.context),
             "clear": lambda t: orders.clear(t, "q"),
         }
         with self.store.transaction() as transaction:

@@ -9,7 +9,8 @@ import apsw
 import pytest
 
 from tests.support.store_contract import picture
-from yirangmq.broker.operations import QueueOperations
+from yirangmq.broker import operations, settle
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.settle import Leases
 from yirangmq.core.message import RANK_LAST, Envelope
 from yirangmq.core.ports import Change, Store, Transaction
@@ -31,40 +32,40 @@ class StoreOperations:
 
     def __init__(self, store: Store, clock: ManualClock) -> None:
         self.store = store
-        self.verbs = QueueOperations(clock, CountingIds())
+        self.context = TransactionContext(clock, CountingIds())
 
-    def do(self, steps: list[Callable[[QueueOperations, Transaction], object]]) -> list[object]:
+    def do(self, steps: list[Callable[[TransactionContext, Transaction], object]]) -> list[object]:
         with self.store.transaction() as transaction:
-            return [step(self.verbs, transaction) for step in steps]
+            return [step(self.context, transaction) for step in steps]
 
 
-def publish(queue: str, envelopes: list[Envelope]) -> Callable[[QueueOperations, Transaction], object]:
-    return lambda verbs, transaction: [one.id for one in verbs.publish(transaction, queue, envelopes)]
+def publish(queue: str, envelopes: list[Envelope]) -> Callable[[TransactionContext, Transaction], object]:
+    return lambda context, transaction: [one.id for one in operations.publish(context, transaction, queue, envelopes)]
 
 
-def lease(queue: str, count: int) -> Callable[[QueueOperations, Transaction], object]:
-    def step(verbs: QueueOperations, transaction: Transaction) -> object:
-        got = verbs.lease(transaction, queue, count, None, "me")
+def lease(queue: str, count: int) -> Callable[[TransactionContext, Transaction], object]:
+    def step(context: TransactionContext, transaction: Transaction) -> object:
+        got = operations.lease(context, transaction, queue, count, None, "me")
         return [(one.id, one.payload, one.message.size, one.lease_until) for one in got]
 
     return step
 
 
-def ack_some(queue: str, first: int, count: int) -> Callable[[QueueOperations, Transaction], object]:
+def ack_some(queue: str, first: int, count: int) -> Callable[[TransactionContext, Transaction], object]:
     """Of what is leased, by its number in the listing."""
 
-    def step(verbs: QueueOperations, transaction: Transaction) -> object:
+    def step(context: TransactionContext, transaction: Transaction) -> object:
         leased = transaction.scan(queue, State.LEASED, 99).messages[first : first + count]
         if not leased:
             return []
-        errors = verbs.ack(transaction, Leases([f"{one.seq}-{one.leases}" for one in leased]), None)
+        errors = settle.ack(context, transaction, Leases([f"{one.seq}-{one.leases}" for one in leased]), None)
         return [one.id for one in leased], [str(error) for error in errors]
 
     return step
 
 
-def look(queue: str, id: str) -> Callable[[QueueOperations, Transaction], object]:
-    def step(verbs: QueueOperations, transaction: Transaction) -> object:
+def look(queue: str, id: str) -> Callable[[TransactionContext, Transaction], object]:
+    def step(context: TransactionContext, transaction: Transaction) -> object:
         [card] = transaction.by_id(queue, [id])
         listed = [one.id for one in transaction.scan(queue, State.READY, 99).messages]
         return card and (card.state, card.size), listed, transaction.counts(queue), transaction.next_due()
@@ -72,11 +73,11 @@ def look(queue: str, id: str) -> Callable[[QueueOperations, Transaction], object
     return step
 
 
-def drop(queue: str, id: str) -> Callable[[QueueOperations, Transaction], object]:
-    return lambda verbs, transaction: [str(error) for error in verbs.drop(transaction, queue, [id])]
+def drop(queue: str, id: str) -> Callable[[TransactionContext, Transaction], object]:
+    return lambda context, transaction: [str(error) for error in operations.drop(context, transaction, queue, [id])]
 
 
-def step(chance: Random, clock: ManualClock, made: list[str]) -> Callable[[QueueOperations, Transaction], object]:
+def step(chance: Random, clock: ManualClock, made: list[str]) -> Callable[[TransactionContext, Transaction], object]:
     queue = chance.choice(QUEUES)
     kind = chance.choice(["publish", "publish", "lease", "lease", "ack", "ack", "look", "drop"])
     if kind == "publish":

@@ -194,8 +194,8 @@ class Admitted(NamedTuple):
 class AdmissionControl:
     """Admission control of one store.
 
-    Used by one thread at a time, like ``QueueOperations``. Only ``check_message`` and ``may_run`` are also called by
-    the threads of the check workers."""
+    Used by one thread at a time. Only ``check_message`` and ``may_run`` are also called by the threads of the check
+    workers."""
 
     def __init__(self, defaults: Defaults) -> None:
         self._defaults = defaults

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from yirangmq.broker import policies
 from yirangmq.broker.admission.admission import AdmissionControl, NeedsCheck, Verdicts, key_of
-from yirangmq.broker.operations import QueueOperations
+from yirangmq.broker.context import TransactionContext
 from yirangmq.core.errors import NotFound, QueueError, TooLarge
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Transaction
@@ -74,11 +74,11 @@ def prepare(transaction: Transaction, admission: AdmissionControl, queue: str, e
 
 
 def processor_rows(
-    transaction: Transaction, operations: QueueOperations, queue: str | None = None
+    transaction: Transaction, context: TransactionContext, queue: str | None = None
 ) -> list[dict[str, Any]]:
     """Return a row per queue with a processor, or for ``queue`` only. The server's default processor comes last."""
-    has_all = EVERY in operations.defaults.chains
-    known = {*(transaction.queues() if has_all else transaction.queues_with_policy()), *operations.defaults.chains} - {
+    has_all = EVERY in context.defaults.chains
+    known = {*(transaction.queues() if has_all else transaction.queues_with_policy()), *context.defaults.chains} - {
         EVERY
     }
     if queue is not None:
@@ -86,16 +86,16 @@ def processor_rows(
     rows = []
     for name in sorted(known):
         policy = policies.readable(transaction, name)
-        chain = None if policy is None else operations.defaults.chain_in(policy, name)
+        chain = None if policy is None else context.defaults.chain_in(policy, name)
         if chain is not None and policy is not None:
             where = BY_SERVER if policy.chain is None else BY_POLICY
             rows.append({"queue": name, "from": where, "processor": show_chain(chain)})
-    if queue is None and EVERY in operations.defaults.chains:
-        rows.append({"queue": EVERY, "from": BY_SERVER, "processor": show_chain(operations.defaults.chains[EVERY])})
+    if queue is None and EVERY in context.defaults.chains:
+        rows.append({"queue": EVERY, "from": BY_SERVER, "processor": show_chain(context.defaults.chains[EVERY])})
     return rows
 
 
-def put(transaction: Transaction, operations: QueueOperations, queue: str, document: object) -> dict[str, Any] | None:
+def put(transaction: Transaction, context: TransactionContext, queue: str, document: object) -> dict[str, Any] | None:
     """Set the processor member of a policy. None removes it; then the server's settings apply."""
     text = transaction.policy_text(queue)
     whole = loads(text.encode()) if text else {}
@@ -104,6 +104,6 @@ def put(transaction: Transaction, operations: QueueOperations, queue: str, docum
     whole.pop("processor", None)
     if document is not None:
         whole["processor"] = document
-    policy = policies.checked(whole, queue, operations.schemas, operations.admission)
-    policies.put(transaction, operations, queue, whole or None)
+    policy = policies.checked(whole, queue, context.schemas, context.admission)
+    policies.put(transaction, context, queue, whole or None)
     return show_chain(policy.chain)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from yirangmq.broker.queues import Queues
+from yirangmq.broker.queue_api import QueueStore
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
@@ -85,7 +85,7 @@ def _nanoseconds(text: str) -> int:
 
 
 @contextmanager
-def _server(args: argparse.Namespace) -> Iterator[Queues]:
+def _server(args: argparse.Namespace) -> Iterator[QueueStore]:
     with connection.open_existing(args) as queues:
         if connection.address_of(queues) is None:
             raise Unavailable("no server holds this store; bridges run in a server: start it with 'yirangmq serve'")

@@ -11,12 +11,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from yirangmq.broker.queues import Queues
+from yirangmq.broker.queue_api import QueueStore
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
@@ -25,7 +25,7 @@ from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.message import Reason
 from yirangmq.core.stop_signals import StopSignals, StopStep
 from yirangmq.core.validation import nearest
-from yirangmq.format.delivery import MessageDelivery
+from yirangmq.format.delivery import LeasedMessage
 
 # -- ack, nack and extend ----------------------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     return output.OK
 
 
-def _explain_empty(queues: Queues, queue: str) -> str:
+def _explain_empty(queues: QueueStore, queue: str) -> str:
     """Explain for people why nothing was consumed; "" if the client may not read the counts."""
     try:
         known = queues.queues()
@@ -287,13 +287,15 @@ def _explain_empty(queues: Queues, queue: str) -> str:
     return f" now: {counts_text}" if counts_text else ""
 
 
-def _lease_batch(args: argparse.Namespace, queues: Queues, count: int) -> list[MessageDelivery]:
+def _lease_batch(args: argparse.Namespace, queues: QueueStore, count: int) -> Sequence[LeasedMessage]:
     limit = args.batch if args.limit is None else min(args.batch, args.limit - count)
     wait = FOLLOW_SECONDS if args.follow else args.wait
     return queues.lease(args.queue, limit, wait=wait, lease_seconds=args.lease_seconds)
 
 
-def _print_and_ack(args: argparse.Namespace, queues: Queues, screen: Screen, deliveries: list[MessageDelivery]) -> None:
+def _print_and_ack(
+    args: argparse.Namespace, queues: QueueStore, screen: Screen, deliveries: Sequence[LeasedMessage]
+) -> None:
     """Print deliveries, then ack them. If printing is interrupted, release them now instead of at lease expiry.
 
     With --no-ack the printed ones stay leased."""
@@ -311,7 +313,7 @@ def _print_and_ack(args: argparse.Namespace, queues: Queues, screen: Screen, del
         queues.ack([delivery.lease_id for delivery in deliveries])
 
 
-def _print(args: argparse.Namespace, screen: Screen, delivery: MessageDelivery) -> None:
+def _print(args: argparse.Namespace, screen: Screen, delivery: LeasedMessage) -> None:
     if args.raw:
         screen.write(delivery.payload + b"\n")
     elif screen.json:

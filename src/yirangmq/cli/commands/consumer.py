@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import Any
 
-from yirangmq.broker.queues import Queues
+from yirangmq.broker.queue_api import QueueStore
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import count_text, format_duration
 from yirangmq.cli.command import Command
@@ -138,7 +138,7 @@ def run_request(args: argparse.Namespace, screen: Screen) -> int:
     return output.OK
 
 
-def _chosen(args: argparse.Namespace, queues: Queues) -> list[str]:
+def _chosen(args: argparse.Namespace, queues: QueueStore) -> list[str]:
     """Return the consumer ids selected by id, by queue, or with --all. Silent consumers are selected only by id."""
     if sum((bool(args.ids), args.queue is not None, args.all)) != 1:
         raise BadInput("give one or more ids, or --queue, or --all", field="consumerId")
@@ -148,7 +148,7 @@ def _chosen(args: argparse.Namespace, queues: Queues) -> list[str]:
     return [str(consumer["consumerId"]) for consumer in _of_queue(consumers, args.queue) if consumer["state"] != SILENT]
 
 
-def _wait(queues: Queues, ids: list[str], request: str, seconds: float) -> list[str]:
+def _wait(queues: QueueStore, ids: list[str], request: str, seconds: float) -> list[str]:
     """Wait until all consumers have followed the request; return those that have not within ``seconds``.
 
     A drain is complete when the consumer is no longer listed."""

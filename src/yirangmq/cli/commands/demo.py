@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import yirangmq
-from yirangmq.broker.queues import Queues
+from yirangmq.broker.queue_api import QueueStore
 from yirangmq.cli import output
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
@@ -52,7 +52,7 @@ def _play(args: argparse.Namespace, screen: Screen, folder: Path) -> int:
 class DemoSteps:
     """Runs the steps of the demo, and prints and records each one."""
 
-    def __init__(self, queues: Queues, screen: Screen) -> None:
+    def __init__(self, queues: QueueStore, screen: Screen) -> None:
         self._queues = queues
         self._screen = screen
         self.steps: list[dict[str, object]] = []

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
-from yirangmq.broker.dead_letters import KINDS, DeadLetters
-from yirangmq.broker.queues import Queues
+from yirangmq.broker.dead_letters import KINDS
+from yirangmq.broker.queue_api import DeadLetterApi, QueueStore
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import shorten_instant
 from yirangmq.cli.command import Command
@@ -184,7 +184,7 @@ def _chosen(args: argparse.Namespace) -> dict[str, Any]:
 
 
 @contextmanager
-def _open_dead_letters(args: argparse.Namespace, screen: Screen) -> Iterator[DeadLetters]:
+def _open_dead_letters(args: argparse.Namespace, screen: Screen) -> Iterator[DeadLetterApi]:
     """Open the dead letters. A command without a selection is refused before it creates a store."""
     validation.check_selection(args.filter, args.id, all=args.all)
     label = {"redrive": "redriving", "requeue": "redriving", "purge": "purging"}.get(args.verb, "parking")
@@ -196,7 +196,7 @@ def _open_dead_letters(args: argparse.Namespace, screen: Screen) -> Iterator[Dea
         yield connection.dead_letters(queues, lambda done, total: show.update("", done, total))
 
 
-def _left(queues: Queues, args: argparse.Namespace) -> int:
+def _left(queues: QueueStore, args: argparse.Namespace) -> int:
     """Return the number of dead letters that a move may still have before it."""
     counts = [queues.counts(source) for source in queues.dead_letters.sources(args.queue)]
     states = KINDS[args.state] if "state" in args else KINDS["dead"]

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from yirangmq.broker.queues import Queues
+from yirangmq.broker.queue_api import QueueStore
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
@@ -55,7 +55,7 @@ def _folder(args: argparse.Namespace) -> Path:
     return found
 
 
-def _server_facts(queues: Queues) -> dict[str, Any] | None:
+def _server_facts(queues: QueueStore) -> dict[str, Any] | None:
     if connection.address_of(queues) is None:
         return None
     found: dict[str, Any] | None = connection.call(queues, "status").get("filesByDate")
@@ -151,7 +151,10 @@ def run_check(args: argparse.Namespace, screen: Screen) -> int:
             found = check_document(check(_folder(args), None))
         else:
             found = _call_or_run_locally(
-                args, "files_check", {}, lambda root, queues: check_document(check(root, queues.read))
+                args,
+                "files_check",
+                {},
+                lambda root, queues: check_document(check(root, connection.local_store(queues).read)),
             )
     findings = found["findings"]
     if screen.json:
@@ -185,8 +188,8 @@ def run_housekeep(args: argparse.Namespace, screen: Screen) -> int:
     days = None if args.days is None else validation.check_count(args.days, "days", least=1, most=36_500)
     today = day_of(SystemClock().wall_ms(), zone_or_local(args.zone, "zone"))
 
-    def run_locally(root: Path, queues: Queues) -> dict[str, Any]:
-        facts = housekeep(root, queues.read, today, days or KEEP_DAYS, dry_run=args.dry_run)
+    def run_locally(root: Path, queues: QueueStore) -> dict[str, Any]:
+        facts = housekeep(root, connection.local_store(queues).read, today, days or KEEP_DAYS, dry_run=args.dry_run)
         return housekeeping_document(facts, dry_run=args.dry_run)
 
     given = {"dry_run": args.dry_run, **({} if days is None else {"days": days})}
@@ -201,7 +204,10 @@ def run_housekeep(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _call_or_run_locally(
-    args: argparse.Namespace, method: str, given: dict[str, Any], run_locally: Callable[[Path, Queues], dict[str, Any]]
+    args: argparse.Namespace,
+    method: str,
+    given: dict[str, Any],
+    run_locally: Callable[[Path, QueueStore], dict[str, Any]],
 ) -> dict[str, Any]:
     """Call the server if one holds the store and writes files; otherwise run ``run_locally`` on the folder and the
     store."""

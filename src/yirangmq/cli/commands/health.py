@@ -43,7 +43,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     with connection.open_existing(args) as queues:
         if connection.address_of(queues) is None:
             raise Unavailable("programs are configured in a server: run this beside one, or name it with --store")
-        found: dict[str, Any] = queues.call("programs")  # type: ignore[attr-defined]  # ``RemoteQueues`` has it
+        found: dict[str, Any] = connection.call(queues, "programs")
     if screen.json:
         screen.document({"ok": True, **found})
         return output.OK
@@ -134,7 +134,7 @@ def _health(args: argparse.Namespace) -> dict[str, Any]:
             if address is not None:
                 return {"server": address, **connection.call(queues, "health")}
             health = ServerHealth(SystemClock(), None, extra_check=partial(_loose, where.url))
-            return {"server": None, **health.of_store(queues)}
+            return {"server": None, **health.of_store(connection.local_store(queues))}
     except (NotActive, NotFound):
         raise
     except Unavailable as error:

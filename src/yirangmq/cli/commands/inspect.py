@@ -7,7 +7,7 @@ from typing import Any
 
 from yirangmq.broker.message_moves import search
 from yirangmq.broker.queries import TOTALS
-from yirangmq.broker.queues import Queues
+from yirangmq.broker.queue_api import QueueStore
 from yirangmq.cli import arguments, connection, output, queue_rows
 from yirangmq.cli.arguments import format_instant
 from yirangmq.cli.command import Command
@@ -157,7 +157,7 @@ def run_queues(args: argparse.Namespace, screen: Screen) -> int:
     return output.OK
 
 
-def _listed(queues: Queues, limit: int | None, prefix: str) -> list[dict[str, Any]]:
+def _listed(queues: QueueStore, limit: int | None, prefix: str) -> list[dict[str, Any]]:
     queues_with_policy = {*queues.read(lambda transaction: transaction.queues_with_policy())}
     shown = ("queue", "backlog", "dead", "dlqQueue")
     return [

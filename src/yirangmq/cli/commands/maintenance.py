@@ -9,6 +9,7 @@ from typing import Any
 
 from yirangmq.broker import message_moves
 from yirangmq.broker.message_moves import BACKLOG
+from yirangmq.broker.queue_api import QueueStore
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import count_text
@@ -18,7 +19,7 @@ from yirangmq.cli.progress import ProgressBar
 from yirangmq.cli.table import TableColumn
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound, QueueError, StoreBusy, StoreDamaged, WrongState
-from yirangmq.core.ports import Finding, Transaction
+from yirangmq.core.ports import Finding, ReadTransaction
 from yirangmq.core.states import STORED_STATES, State
 from yirangmq.stores.open import find_wide_permissions, salvage_store
 
@@ -61,7 +62,7 @@ def run_drop(args: argparse.Namespace, screen: Screen) -> int:
         return _drop_ids(args, screen, queues)
 
 
-def _drop_ids(args: argparse.Namespace, screen: Screen, queues: Queues) -> int:
+def _drop_ids(args: argparse.Namespace, screen: Screen, queues: QueueStore) -> int:
     """Drop all of the messages, or none if one of them does not exist."""
     ids = list(dict.fromkeys(validation.check_id(id) for id in args.ids))
     validation.check_queue(args.queue)
@@ -83,7 +84,7 @@ def _raise_first(errors: list[QueueError | None]) -> None:
             raise error
 
 
-def _drop_queue(args: argparse.Namespace, screen: Screen, queues: Queues) -> int:
+def _drop_queue(args: argparse.Namespace, screen: Screen, queues: QueueStore) -> int:
     validation.check_queue(args.queue)
     if not queues.read(lambda transaction: transaction.has_queue(args.queue)):
         raise NotFound(f"there is no queue {args.queue!r}", field="queue")
@@ -128,7 +129,7 @@ def run_purge(args: argparse.Namespace, screen: Screen) -> int:
             ProgressBar("purging", shown=screen.shows_progress, unit="messages") as show,
             connection.server_progress(args, queues, show, lambda remote: _backlog(remote, args)),
         ):
-            if connection.address_of(queues) is None:
+            if isinstance(queues, Queues):
                 moved = message_moves.purge(queues, args.queue, **given, progress=lambda *step: show.update("", *step))
             else:
                 moved = queues.purge(args.queue, **given)
@@ -137,7 +138,7 @@ def run_purge(args: argparse.Namespace, screen: Screen) -> int:
     return output.OK
 
 
-def _backlog(queues: Queues, args: argparse.Namespace) -> int:
+def _backlog(queues: QueueStore, args: argparse.Namespace) -> int:
     counts = queues.counts(args.queue)
     return sum(getattr(counts, state.value) for state in BACKLOG[args.state])
 
@@ -155,15 +156,15 @@ def run_sweep(args: argparse.Namespace, screen: Screen) -> int:
         return output.OK
     bar = ProgressBar("sweeping", shown=screen.shows_progress, unit="changes")
     with connection.open_or_create(args) as queues, bar as show:
-        count = queues.sweep(show) if connection.address_of(queues) is None else queues.sweep()
+        count = queues.sweep(show) if isinstance(queues, Queues) else queues.sweep()
     screen.answer({"did": "swept", "count": count, "dryRun": False}, f"swept: {count_text(count, 'change')}")
     return output.OK
 
 
-def _due(queues: Queues) -> dict[str, int]:
+def _due(queues: QueueStore) -> dict[str, int]:
     now = queues.now_ms()
 
-    def work(transaction: Transaction) -> dict[str, int]:
+    def work(transaction: ReadTransaction) -> dict[str, int]:
         return dict(Counter(message.state.value for message in transaction.due(now, MAX_DUE)))
 
     return queues.read(work)

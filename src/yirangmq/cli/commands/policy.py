@@ -10,7 +10,7 @@ from typing import Any
 from yirangmq.broker import policies
 from yirangmq.broker.admission import dry_run
 from yirangmq.broker.admission.admission import Schemas
-from yirangmq.broker.queues import Queues
+from yirangmq.broker.queue_api import QueueStore
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import attribute, count_text
 from yirangmq.cli.command import Command
@@ -93,7 +93,7 @@ def run_validate(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _checked(queue: str, document: object) -> dict[str, Any]:
-    """Check a policy like ``Queues.check_policy``, without a store."""
+    """Check a policy like ``QueueStore.check_policy``, without a store."""
     return show_policy(policies.checked(document, queue, Schemas()))
 
 
@@ -214,12 +214,13 @@ def _processor_document(args: argparse.Namespace) -> Any:
     return document
 
 
-def _put(queues: Queues, queue: str, document: Any) -> dict[str, Any] | None:
+def _put(queues: QueueStore, queue: str, document: Any) -> dict[str, Any] | None:
     if connection.address_of(queues) is not None:
         found: dict[str, Any] | None = connection.call(queues, "processor_set", queue=queue, document=document)
         return found
     validation.check_queue(queue)
-    return queues.run(lambda transaction: dry_run.put(transaction, queues.operations, queue, document))
+    store = connection.local_store(queues)
+    return store.run(lambda transaction: dry_run.put(transaction, store.context, queue, document))
 
 
 def run_remove(args: argparse.Namespace, screen: Screen) -> int:
@@ -229,10 +230,11 @@ def run_remove(args: argparse.Namespace, screen: Screen) -> int:
     return output.OK
 
 
-def _rows(queues: Queues, queue: str | None) -> list[dict[str, Any]]:
+def _rows(queues: QueueStore, queue: str | None) -> list[dict[str, Any]]:
     if connection.address_of(queues) is not None:
         return [*connection.call(queues, "processors", **({} if queue is None else {"queue": queue}))]
-    return queues.read(lambda transaction: dry_run.processor_rows(transaction, queues.operations, queue))
+    store = connection.local_store(queues)
+    return store.read(lambda transaction: dry_run.processor_rows(transaction, store.context, queue))
 
 
 def run_show(args: argparse.Namespace, screen: Screen) -> int:

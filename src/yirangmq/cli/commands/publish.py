@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from yirangmq.broker.queues import Queues
+from yirangmq.broker.queue_api import QueueStore
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import attribute
 from yirangmq.cli.command import Command
@@ -99,7 +99,7 @@ def _check(args: argparse.Namespace) -> None:
 # -- one message -------------------------------------------------------------------------------------------------------
 
 
-def _publish_one(args: argparse.Namespace, queues: Queues, screen: Screen) -> int:
+def _publish_one(args: argparse.Namespace, queues: QueueStore, screen: Screen) -> int:
     text = read_input(args.file, MAX_LINE_BYTES) if args.file is not None else _given_text(args).encode()
     try:
         receipt = _publish(args, queues, [text])[0]
@@ -140,7 +140,7 @@ def _receipt_text(queue: str, receipt: AddResult) -> str:
     return f"published {receipt.id} to {queue}"
 
 
-def _publish(args: argparse.Namespace, queues: Queues, texts: list[bytes]) -> list[AddResult]:
+def _publish(args: argparse.Namespace, queues: QueueStore, texts: list[bytes]) -> list[AddResult]:
     if args.raw:
         return queues.publish_many(args.queue, [_raw(args, text) for text in texts])
     extra, read_as = _extra(args), _read_as(args)
@@ -201,7 +201,7 @@ def merge_options(text: bytes, extra: dict[str, Any], attributes: dict[str, Any]
 # -- lines -------------------------------------------------------------------------------------------------------------
 
 
-def _publish_lines(args: argparse.Namespace, queues: Queues, screen: Screen) -> int:
+def _publish_lines(args: argparse.Namespace, queues: QueueStore, screen: Screen) -> int:
     """Publish lines in batches. A file is checked to its last line first; a stream is stored as it arrives."""
     total = {"published": 0, "duplicates": 0, "refused": 0}
     with open_input(args.file) as stream:
@@ -226,7 +226,7 @@ def _publish_lines(args: argparse.Namespace, queues: Queues, screen: Screen) -> 
     return output.REFUSED if total["refused"] else output.OK
 
 
-def _check_lines(args: argparse.Namespace, queues: Queues, stream: BinaryIO) -> None:
+def _check_lines(args: argparse.Namespace, queues: QueueStore, stream: BinaryIO) -> None:
     max_bytes: int = queues.policy(args.queue)["maxBytes"]
     for line in chain.from_iterable(line_batches(stream, MAX_LINE_BYTES)):
         try:
@@ -246,7 +246,9 @@ def _check_line(args: argparse.Namespace, text: bytes, max_bytes: int) -> None:
         raise TooLarge(f"{size} bytes, this queue takes {max_bytes}", field="payload")
 
 
-def _publish_batch(args: argparse.Namespace, queues: Queues, batch: list[InputLine], before: int) -> list[AddResult]:
+def _publish_batch(
+    args: argparse.Namespace, queues: QueueStore, batch: list[InputLine], before: int
+) -> list[AddResult]:
     """Publish a batch in one commit. If it is refused, check each line to report the one at fault."""
     try:
         return _publish(args, queues, [line.text for line in batch])

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from yirangmq.broker.queues import Queues
+from yirangmq.broker.queue_api import QueueStore
 from yirangmq.cli import arguments, connection, output, queue_rows
 from yirangmq.cli.arguments import count_text, format_duration
 from yirangmq.cli.command import Command
@@ -96,7 +96,7 @@ def _print_documents(args: argparse.Namespace, screen: Screen, snapshots: Iterat
 # -- snapshots ---------------------------------------------------------------------------------------------------------
 
 
-def _snapshots(queues: Queues, queue: str | None, *, is_live: bool) -> Iterator[Row]:
+def _snapshots(queues: QueueStore, queue: str | None, *, is_live: bool) -> Iterator[Row]:
     """Yield snapshots. A server reports its rates; without one they are computed since the previous snapshot."""
     address = connection.address_of(queues)
     before: dict[str, Any] = {}

@@ -46,13 +46,14 @@ def run_export(args: argparse.Namespace, screen: Screen) -> int:
     with connection.open_existing(args, bypass_server=True) as queues:
         if connection.address_of(queues) is not None:
             raise Unavailable(connection.NEEDS_FILES)
-        _wait_for_server(queues)
-        total = export_import.total(queues, args.queue or None)
+        store = connection.local_store(queues)
+        _wait_for_server(store)
+        total = export_import.total(store, args.queue or None)
         with (
             _output(args) as stream,
             ProgressBar("exporting", total, shown=screen.shows_progress, unit="messages") as show,
         ):
-            done = export_import.export(queues, stream.write, args.queue or None, lambda messages, _: show(messages))
+            done = export_import.export(store, stream.write, args.queue or None, lambda messages, _: show(messages))
     text = f"exported {count_text(done.messages, 'message')} of {count_text(len(done.queues), 'queue')}"
     if args.file == "-":
         screen.note(text)
@@ -104,7 +105,7 @@ def run_import(args: argparse.Namespace, screen: Screen) -> int:
             ProgressBar("importing", size, shown=screen.shows_progress, unit="messages") as show,
         ):
             done = export_import.load(
-                queues,
+                connection.local_store(queues),
                 _lines(stream),
                 policies=args.policies,
                 dry_run=args.dry_run,

@@ -12,7 +12,7 @@ from typing import Any
 
 from yirangmq.admin.queue_lists import PAGE
 from yirangmq.broker import queries
-from yirangmq.broker.queues import Queues
+from yirangmq.broker.queue_api import QueueStore
 from yirangmq.cli import arguments, connection, output, queue_rows
 from yirangmq.cli.command import Command
 from yirangmq.cli.live import Keyboard, LineEditor, live_terminal
@@ -78,7 +78,7 @@ def run_watch(args: argparse.Namespace, screen: Screen) -> int:
     return output.OK
 
 
-def _server_events(queues: Queues, queue: str | None, screen: Screen, keyboard: Keyboard) -> Iterator[Row | None]:
+def _server_events(queues: QueueStore, queue: str | None, screen: Screen, keyboard: Keyboard) -> Iterator[Row | None]:
     """Yield events of a server, and None after each request without one."""
     last: int | None = None
     wait = KEY_SECONDS if keyboard.is_active else WAIT_SECONDS
@@ -91,7 +91,7 @@ def _server_events(queues: Queues, queue: str | None, screen: Screen, keyboard: 
         yield None
 
 
-def _polled(queues: Queues, queue: str | None, keyboard: Keyboard) -> Iterator[Row | None]:
+def _polled(queues: QueueStore, queue: str | None, keyboard: Keyboard) -> Iterator[Row | None]:
     """Yield the changes of the counts as events, and None after each read."""
     before: dict[str, Any] | None = None
     while True:
@@ -106,7 +106,7 @@ def _polled(queues: Queues, queue: str | None, keyboard: Keyboard) -> Iterator[R
         keyboard.wait(POLL_SECONDS)
 
 
-def counts_of_all(queues: Queues, queue: str | None) -> dict[str, dict[str, int]]:
+def counts_of_all(queues: QueueStore, queue: str | None) -> dict[str, dict[str, int]]:
     """Return the totals of each queue. They are read in pages, so that no other process waits for long."""
     found: dict[str, dict[str, int]] = {}
     chosen = queues.queues() if queue is None else [queue]
@@ -217,7 +217,7 @@ def _follow(screen: Screen, keyboard: Keyboard, events: Iterator[Row | None], le
 def run_metrics(args: argparse.Namespace, screen: Screen) -> int:
     with connection.open_read_only(args, screen) as queues:
         if connection.address_of(queues) is not None:
-            text = queues.call("metrics")  # type: ignore[attr-defined]  # a server's
+            text = connection.call(queues, "metrics")
         else:
             screen.note("no server: only the figures of the store")
             found = queue_rows.page(queues)

@@ -11,9 +11,10 @@ from typing import Any
 from yirangmq.cluster.etcd.client import Etcd, create_revision_equals, delete, prefix_end
 from yirangmq.cluster.keys import Keys
 from yirangmq.core import transitions
+from yirangmq.core.backoff import RandomFraction
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import RANK_LAST, Message, MessageFailure, Reason, check_reason
-from yirangmq.core.policy import QueuePolicy, RandomFraction
+from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.states import State
 from yirangmq.core.validation import Fields
 from yirangmq.format.envelope import iso

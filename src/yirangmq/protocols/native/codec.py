@@ -5,7 +5,7 @@ declared structs and take a third of the time to build."""
 
 from collections.abc import Sequence
 from itertools import repeat
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, cast
 
 from yirangmq.core import validation
@@ -17,7 +17,10 @@ from yirangmq.format.envelope import HeaderMembers, check_header, check_header_t
 from yirangmq.format.json_codec import members
 from yirangmq.wire import messages
 
-_DELIVERED = [itemgetter(Envelope._fields.index(name)) for name in ("published_at", "header", "payload", "is_json")]
+_published_at, _header, _payload, _is_json = (
+    itemgetter(Envelope._fields.index(name)) for name in ("published_at", "header", "payload", "is_json")
+)
+_new_id = attrgetter("id")
 _id_of, _is_duplicate, _why_not = (itemgetter(AddResult._fields.index(name)) for name in ("id", "duplicate", "refused"))
 _HEADER, _PAYLOAD = (
     itemgetter(messages.DeliveredMessageBody.__struct_fields__.index(name)) for name in ("header", "payload")
@@ -28,7 +31,7 @@ MESSAGE_BYTES = 160
 
 def envelopes(queue: str, messages: Sequence[messages.OutgoingMessageBody], ids: Ids, now: int) -> list[Envelope]:
     """Validate messages to be published and build their envelopes. A message without an id gets a new one."""
-    given = [new.id for new in messages]
+    given = [*map(_new_id, messages)]
     if not all(given):
         fresh = iter(ids.new(given.count("")))
         given = [id or next(fresh) for id in given]
@@ -36,12 +39,13 @@ def envelopes(queue: str, messages: Sequence[messages.OutgoingMessageBody], ids:
     for new in messages:
         if new.is_json:
             _check_json(new.payload)
-    return [
-        _envelope(queue, new, id, now)
-        if new.header or new.delay_ms or new.ttl_ms
-        else new_envelope((queue, id, RANK_LAST, now, now, 0, None, "", new.payload, new.is_json, 0, 0))
-        for new, id in zip(messages, given, strict=True)
-    ]
+    made = []
+    for new, id in zip(messages, given, strict=True):
+        if new.header or new.delay_ms or new.ttl_ms:
+            made.append(_envelope(queue, new, id, now))
+        else:
+            made.append(new_envelope((queue, id, RANK_LAST, now, now, 0, None, "", new.payload, new.is_json, 0, 0)))
+    return made
 
 
 def _envelope(queue: str, new: messages.OutgoingMessageBody, id: str, now: int) -> Envelope:
@@ -109,6 +113,14 @@ def _encode_runs(deliveries: RunDeliveries, ahead: int) -> list[messages.Deliver
     found: list[tuple[Any, ...]] = []
     for (state, _), envelopes in deliveries.runs:
         own = leases[len(found) : len(found) + len(envelopes)]
-        members = [map(member, envelopes) for member in _DELIVERED]
-        found += [*zip(own, map(id_of, envelopes), repeat(state.attempt), repeat(state.due_at + ahead), *members)]
+        found += zip(
+            own,
+            map(id_of, envelopes),
+            repeat(state.attempt),
+            repeat(state.due_at + ahead),
+            map(_published_at, envelopes),
+            map(_header, envelopes),
+            map(_payload, envelopes),
+            map(_is_json, envelopes),
+        )
     return cast("list[messages.DeliveredMessageBody]", found)

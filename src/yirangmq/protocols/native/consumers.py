@@ -5,14 +5,16 @@ credit before their commit, so the commit that settles them also delivers the ne
 client that does not read."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
+from yirangmq.broker import operations, settle
 from yirangmq.broker.credit_window import CreditWindow, PendingLeaseRequest, UnsettledLeases
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.settle import MAX_PER_CALL, Leases, Results
 from yirangmq.broker.waiting_consumers import MAX_BYTES_PER_WAITER
 from yirangmq.core import transitions, validation
-from yirangmq.core.access import CONSUME
+from yirangmq.core.access import CONSUME, AccessGrant
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.message import check_reason
 from yirangmq.core.policy import QueuePolicy, show_policy
@@ -39,6 +41,8 @@ class ConsumerSession(Protocol):
     client: str
     closed: bool
     is_write_paused: bool
+    grant: AccessGrant | None
+    """Grant of the client's program, or None if the client may do everything."""
 
     def answer(self, kind: FrameKind, request: int, body: Any) -> None: ...
 
@@ -110,10 +114,11 @@ class ConsumerSide:
 
     def lease(self, request: int, body: calls.Lease) -> None:
         queue, consumer = validation.check_queue(body.queue), self._consumer(body.consumer)
-        self._client.allow(CONSUME, queue)
+        if self._client.grant is not None:
+            self._client.allow(CONSUME, queue)
         validation.check_count(body.limit, "limit", most=MAX_PER_CALL)
-        span = codec.milliseconds(body.span_ms, "leaseSeconds", least=1)
-        if codec.milliseconds(body.wait_ms, "wait"):
+        span = None if body.span_ms is None else codec.milliseconds(body.span_ms, "leaseSeconds", least=1)
+        if body.wait_ms and codec.milliseconds(body.wait_ms, "wait"):
             self._wait(
                 request,
                 PendingLeaseRequest(queue, consumer, span, body.limit, lambda got: self._leased(request, got)),
@@ -122,8 +127,14 @@ class ConsumerSide:
             return
         self._client.submit(
             request,
-            lambda transaction: self._committer.operations.lease(
-                transaction, queue, body.limit, span, consumer, MAX_BYTES_PER_WAITER
+            partial(
+                operations.lease,
+                self._committer.context,
+                queue=queue,
+                limit=body.limit,
+                span=span,
+                consumer_id=consumer,
+                most_bytes=MAX_BYTES_PER_WAITER,
             ),
             lambda got: self._deliver(request, queue, got),
             LEASE_WEIGHT,
@@ -206,29 +217,24 @@ class ConsumerSide:
     # -- settling -------------------------------------------------------------------------------------------------
 
     def ack(self, request: int, body: calls.Settle) -> None:
-        self._settle(
-            request, body.leases, lambda work, leases: self._committer.operations.ack(work, leases, body.consumer)
-        )
+        self._settle(request, body.leases, partial(settle.ack, self._committer.context, consumer=body.consumer))
 
     def release(self, request: int, body: calls.Settle) -> None:
-        self._settle(
-            request, body.leases, lambda work, leases: self._committer.operations.release(work, leases, body.consumer)
-        )
+        self._settle(request, body.leases, partial(settle.release, self._committer.context, consumer=body.consumer))
 
     def nack(self, request: int, body: calls.Nack) -> None:
         delay = codec.milliseconds(body.delay_ms, "delay")
         cause = transitions.Cause(check_reason(body.reason), body.text, delay)
-        self._settle(
-            request,
-            body.leases,
-            lambda work, leases: self._committer.operations.nack(work, leases, body.consumer, cause),
-        )
+        verb = partial(settle.nack, self._committer.context, consumer=body.consumer, cause=cause)
+        self._settle(request, body.leases, verb)
 
-    def _settle(self, request: int, texts: list[str], verb: Callable[[Any, Leases], Results]) -> None:
+    def _settle(self, request: int, texts: list[str], verb: Callable[..., Results]) -> None:
         """Settle leases. Their credit is freed before the commit, so that this commit also delivers the next
         messages."""
-        consumer_names = (subscription.ledger.span_of(texts) for subscription in self._subscriptions.values())
-        leases = Leases(texts, span=next(filter(None, consumer_names), None))
+        span = None
+        for subscription in self._subscriptions.values():
+            span = span or subscription.ledger.span_of(texts)
+        leases = Leases(texts, span=span)
         self._client.submit(
             request,
             self._allowed(leases, verb),
@@ -248,15 +254,17 @@ class ConsumerSide:
             for subscription in self._subscriptions.values():
                 subscription.ledger.extended(kept, span)
 
-        def work(transaction: Transaction, leases: Leases) -> Results:
-            return self._committer.operations.extend(transaction, leases, body.consumer, span)
+        verb = partial(settle.extend, self._committer.context, consumer=body.consumer, span=span)
+        self._client.submit(request, self._allowed(leases, verb), reply)
 
-        self._client.submit(request, self._allowed(leases, work), reply)
+    def _allowed(self, leases: Leases, verb: Callable[..., Results]) -> Callable[[Transaction], Results]:
+        """Return the work that settles these leases by ``verb(transaction, leases=…)``, if the client may do so."""
+        if self._client.grant is None:
+            return partial(verb, leases=leases)
 
-    def _allowed(self, leases: Leases, verb: Callable[[Any, Leases], Results]) -> Callable[[Transaction], Results]:
         def work(transaction: Transaction) -> Results:
             self._client.allow_leases(transaction, leases)
-            return verb(transaction, leases)
+            return verb(transaction, leases=leases)
 
         return work
 

@@ -9,13 +9,15 @@ client is not allowed to send, is answered with its error, and the connection is
 
 import hmac
 from collections.abc import Callable, Generator
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from yirangmq.admin.registry import verb_of
+from yirangmq.broker import operations
 from yirangmq.broker.settle import MAX_PER_CALL, Leases
 from yirangmq.core import validation
 from yirangmq.core.access import ANYWHERE, CONSUME, GREET, PUBLISH, AccessGrant
-from yirangmq.core.active_guard import check
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError, UnknownClient
 from yirangmq.core.ports import Transaction
 from yirangmq.protocols import context
@@ -118,6 +120,8 @@ class NativeSession:
         self._is_hello_delayed = False
         """The HELLO is delayed because of earlier wrong tokens, or was; a second HELLO is refused."""
         self._reader = FrameReader(server_context.identity.max_frame if self.is_authenticated else MAX_GREETING_BYTES)
+        self.free_space = self._reader.free_space
+        """Return the buffer for the next bytes, or None if the caller may use any buffer."""
         self.consumer_side: ConsumerSide = ConsumerSide(
             self, server_context.committer, server_context.clock, server_context.consumers
         )
@@ -133,10 +137,6 @@ class NativeSession:
         """The client does not read: no messages are pushed to it and no bytes are read from it."""
 
     # -- bytes in -------------------------------------------------------------------------------------------------
-
-    def free_space(self) -> memoryview | None:
-        """Return the buffer for the next bytes, or None if the caller may use any buffer."""
-        return self._reader.free_space()
 
     def filled(self, count: int) -> None:
         """Process ``count`` bytes that were read into the buffer of ``free_space``."""
@@ -155,7 +155,7 @@ class NativeSession:
             for frame in frames:
                 self.frames += 1
                 self._handle(frame)
-                if self.closed or self.is_full:
+                if self.closed or self.pending >= self.max_pending or self.is_write_paused:
                     break
         except QueueError as error:
             if isinstance(error, NotAllowed):
@@ -171,7 +171,7 @@ class NativeSession:
     @property
     def held(self) -> int:
         """Bytes received that are not a whole frame yet."""
-        return self._reader.held
+        return len(self._reader.buffer)
 
     @property
     def is_waiting(self) -> bool:
@@ -193,10 +193,13 @@ class NativeSession:
             if handler is None:
                 raise BadInput(f"a client does not send frames of kind {frame.kind}", field="kind")
             if frame.kind in _ACTIVE_ONLY:
-                check(self._committer.guard)
+                guard = self._committer.guard
+                if not guard.is_on:
+                    raise guard.refusal()
             if self.grant is not None:
                 context.check(self.grant, FRAMES[frame.kind], None if frame.kind in TOPIC_FRAMES else ANYWHERE, "kind")
-            handler(self, frame.request, messages.read(frame.kind, frame.body))
+            side, act = handler
+            act(self if side is None else side(self), frame.request, messages.read(frame.kind, frame.body))
         except NotAllowed as error:
             self._count(error)
             self.refuse(error, frame.request)
@@ -327,7 +330,7 @@ class NativeSession:
         envelopes = codec.envelopes(queue, body.messages, self._context.ids, now)
         self.submit(
             request,
-            lambda transaction: self._committer.operations.publish(transaction, queue, envelopes),
+            partial(operations.publish, self._committer.context, queue=queue, envelopes=envelopes),
             lambda stored: self.answer(FrameKind.STORED, request, codec.stored(stored)),
         )
 
@@ -353,25 +356,27 @@ class NativeSession:
         self._close()
 
 
-_HANDLERS: dict[int, Callable[[NativeSession, int, Any], None]] = {
-    FrameKind.HELLO: NativeSession._hello,
-    FrameKind.PUBLISH: NativeSession._publish,
-    FrameKind.LEASE: lambda session, request, body: session.consumer_side.lease(request, body),
-    FrameKind.SUBSCRIBE: lambda session, request, body: session.consumer_side.subscribe(request, body),
-    FrameKind.CANCEL: lambda session, request, body: session.consumer_side.cancel(request, body),
-    FrameKind.ACK: lambda session, request, body: session.consumer_side.ack(request, body),
-    FrameKind.NACK: lambda session, request, body: session.consumer_side.nack(request, body),
-    FrameKind.EXTEND: lambda session, request, body: session.consumer_side.extend(request, body),
-    FrameKind.RELEASE: lambda session, request, body: session.consumer_side.release(request, body),
-    FrameKind.TOPIC_PUBLISH: lambda session, request, body: session.topic_side.publish(request, body),
-    FrameKind.TOPIC_SUBSCRIBE: lambda session, request, body: session.topic_side.subscribe(request, body),
-    FrameKind.RECOVERY_REQUEST: lambda session, request, body: session.topic_side.recover(request, body),
-    FrameKind.CONFIRM: lambda session, request, body: session.topic_side.confirm(request, body),
-    FrameKind.UNSUBSCRIBE: lambda session, request, body: session.topic_side.unsubscribe(request, body),
-    FrameKind.CALL: NativeSession._call,
-    FrameKind.PING: NativeSession._ping,
-    FrameKind.BYE: NativeSession._bye,
+_CONSUMERS, _TOPICS = attrgetter("consumer_side"), attrgetter("topic_side")
+_HANDLERS: dict[int, tuple[Callable[[NativeSession], Any] | None, Callable[[Any, int, Any], None]]] = {
+    FrameKind.HELLO: (None, NativeSession._hello),
+    FrameKind.PUBLISH: (None, NativeSession._publish),
+    FrameKind.LEASE: (_CONSUMERS, ConsumerSide.lease),
+    FrameKind.SUBSCRIBE: (_CONSUMERS, ConsumerSide.subscribe),
+    FrameKind.CANCEL: (_CONSUMERS, ConsumerSide.cancel),
+    FrameKind.ACK: (_CONSUMERS, ConsumerSide.ack),
+    FrameKind.NACK: (_CONSUMERS, ConsumerSide.nack),
+    FrameKind.EXTEND: (_CONSUMERS, ConsumerSide.extend),
+    FrameKind.RELEASE: (_CONSUMERS, ConsumerSide.release),
+    FrameKind.TOPIC_PUBLISH: (_TOPICS, TopicSide.publish),
+    FrameKind.TOPIC_SUBSCRIBE: (_TOPICS, TopicSide.subscribe),
+    FrameKind.RECOVERY_REQUEST: (_TOPICS, TopicSide.recover),
+    FrameKind.CONFIRM: (_TOPICS, TopicSide.confirm),
+    FrameKind.UNSUBSCRIBE: (_TOPICS, TopicSide.unsubscribe),
+    FrameKind.CALL: (None, NativeSession._call),
+    FrameKind.PING: (None, NativeSession._ping),
+    FrameKind.BYE: (None, NativeSession._bye),
 }
+"""By kind of frame: the side of the session that handles it (None: the session itself), and its method."""
 
 
 _ACTIVE_ONLY = frozenset(

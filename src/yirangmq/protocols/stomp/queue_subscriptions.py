@@ -12,6 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple
 
+from yirangmq.broker import settle
 from yirangmq.broker.credit_window import CreditWindow
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.settle import MAX_PER_CALL, Leases
@@ -194,7 +195,7 @@ class QueueLeases:
 
     def _blocks_next(self, deliveries: Sequence[MessageDelivery]) -> bool:
         """True if an ack of these deliveries may release the next message: of a group, or under a concurrency limit."""
-        limit = self._committer.operations.defaults.concurrency_in(deliveries[0].rules)
+        limit = self._committer.context.defaults.concurrency_in(deliveries[0].rules)
         if deliveries[0].rules.is_ordered:
             return True
         return limit is not None or any(sent.group for _, sent, _ in deliveries)
@@ -210,7 +211,7 @@ class QueueLeases:
         leases, self._sent = self._sent, []
         self.settling.update(leases)
         for batch in _batches(leases):
-            work = partial(self._committer.operations.ack, leases=Leases(batch), consumer=None)
+            work = partial(settle.ack, self._committer.context, leases=Leases(batch), consumer=None)
             self._committer.submit(work, partial(self._confirmed, batch))
 
     def _confirmed(self, leases: list[str], value: object, error: QueueError | None) -> None:
@@ -258,7 +259,7 @@ class QueueLeases:
             return
         self.confirm_sent()
         for batch in _batches(self._leases()):
-            work = partial(self._committer.operations.extend, leases=Leases(batch), consumer=None, span=LEASE_MS)
+            work = partial(settle.extend, self._committer.context, leases=Leases(batch), consumer=None, span=LEASE_MS)
             self._committer.submit(work, _ignore)
         self._committer.later(EXTEND_SECONDS, self._extend)
 
@@ -276,7 +277,7 @@ class QueueLeases:
 
     def _release(self, leases: list[str]) -> None:
         for batch in _batches(leases):
-            work = partial(self._committer.operations.release, leases=Leases(batch), consumer=None, in_place=True)
+            work = partial(settle.release, self._committer.context, leases=Leases(batch), consumer=None, in_place=True)
             self._committer.submit(work, _ignore)
 
 

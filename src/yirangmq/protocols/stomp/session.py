@@ -221,7 +221,7 @@ class StompSession:
         """Run a job in the transaction. After a refused job, no later job runs; the same job may be retried."""
         if self._refused_batch not in (None, batch):
             return BatchResult([])
-        result = batch.perform(self.context.committer.operations, transaction, self.context.clock.now_ms())
+        result = batch.perform(self.context.committer.context, transaction, self.context.clock.now_ms())
         self._refused_batch = None if result.error is None else batch
         return result
 

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from yirangmq.broker.operations import AtomicBundle, QueueOperations
+from yirangmq.broker import settle
+from yirangmq.broker.context import TransactionContext
+from yirangmq.broker.operations import AtomicBundle, publish
 from yirangmq.broker.settle import MAX_PER_CALL, Leases
 from yirangmq.core import transitions
 from yirangmq.core.errors import BadInput, QueueError, StoreError, TooLarge
@@ -44,23 +46,23 @@ class SendStep:
     envelopes: list[Envelope]
     receipts: list[Receipt]
 
-    def perform(self, operations: QueueOperations, transaction: Transaction, now: int) -> tuple[int, QueueError | None]:
+    def perform(self, context: TransactionContext, transaction: Transaction, now: int) -> tuple[int, QueueError | None]:
         """Return the number of frames done, and the error of the next one, if any."""
         try:
-            operations.publish(transaction, self.queue, self.envelopes)
+            publish(context, transaction, self.queue, self.envelopes)
         except StoreError:
             raise
         except QueueError as error:
             if len(self.envelopes) == 1:
                 return 0, error
-            return self._one_by_one(operations, transaction)
+            return self._one_by_one(context, transaction)
         return len(self.receipts), None
 
-    def _one_by_one(self, operations: QueueOperations, transaction: Transaction) -> tuple[int, QueueError | None]:
+    def _one_by_one(self, context: TransactionContext, transaction: Transaction) -> tuple[int, QueueError | None]:
         """Publish the messages singly, so that those before the first invalid one are done."""
         for done, envelope in enumerate(self.envelopes):
             try:
-                operations.publish(transaction, self.queue, [envelope])
+                publish(context, transaction, self.queue, [envelope])
             except StoreError:
                 raise
             except QueueError as error:
@@ -77,12 +79,12 @@ class SettleStep:
     counts: list[int]
     receipts: list[Receipt]
 
-    def perform(self, operations: QueueOperations, transaction: Transaction, now: int) -> tuple[int, QueueError | None]:
+    def perform(self, context: TransactionContext, transaction: Transaction, now: int) -> tuple[int, QueueError | None]:
         leases = Leases(self.leases)
         if self.cause is None:
-            results = operations.ack(transaction, leases, None)
+            results = settle.ack(context, transaction, leases, None)
         else:
-            results = operations.nack(transaction, leases, None, self.cause)
+            results = settle.nack(context, transaction, leases, None, self.cause)
         first = next((index for index, error in enumerate(results) if error is not None), None)
         if first is None:
             return len(self.receipts), None
@@ -100,9 +102,9 @@ class CommitStep:
     bundle: AtomicBundle
     receipts: list[Receipt]
 
-    def perform(self, operations: QueueOperations, transaction: Transaction, now: int) -> tuple[int, QueueError | None]:
+    def perform(self, context: TransactionContext, transaction: Transaction, now: int) -> tuple[int, QueueError | None]:
         try:
-            self.bundle.perform(operations, transaction, now)
+            self.bundle.perform(context, transaction, now)
         except StoreError:
             raise
         except QueueError as error:
@@ -158,25 +160,25 @@ class CommitBatch:
         self.size += sum(len(envelope.payload) for envelope in bundle.envelopes)
         self.steps.append(CommitStep(bundle, [receipt]))
 
-    def perform(self, operations: QueueOperations, transaction: Transaction, now: int) -> BatchResult:
+    def perform(self, context: TransactionContext, transaction: Transaction, now: int) -> BatchResult:
         receipts: list[str] = []
         if len(self.steps) > 1:
-            self._clear(operations, transaction)
+            self._clear(context, transaction)
         for step in self.steps:
-            done, error = step.perform(operations, transaction, now)
+            done, error = step.perform(context, transaction, now)
             receipts += [receipt for receipt in step.receipts[:done] if receipt is not None]
             if error is not None:
                 return BatchResult(receipts, error, step.receipts[done])
         return BatchResult([*receipts, *self.receipts])
 
-    def _clear(self, operations: QueueOperations, transaction: Transaction) -> None:
+    def _clear(self, context: TransactionContext, transaction: Transaction) -> None:
         """Find the messages that processors must check outside of the transaction, before the first step runs."""
         for step in self.steps:
             if isinstance(step, SendStep):
-                operations.admission.clear(transaction, step.queue, step.envelopes)
+                context.admission.clear(transaction, step.queue, step.envelopes)
             elif isinstance(step, CommitStep):
                 for queue, envelopes in step.bundle.queues().items():
-                    operations.admission.clear(transaction, queue, envelopes)
+                    context.admission.clear(transaction, queue, envelopes)
 
 
 # -- transactions ------------------------------------------------------------------------------------------------------

@@ -14,10 +14,10 @@ from yirangmq.core.errors import StoreDamaged
 from yirangmq.core.ports import Finding
 from yirangmq.core.topics import MAX_SEQUENCE, Record
 from yirangmq.stores.log import segment_format as scan
-from yirangmq.stores.log.reader import LogSegment, SegmentGone, gaps
 from yirangmq.stores.log.readonly import SegmentView
 from yirangmq.stores.log.recovery import NON_SEGMENT_PREFIXES
 from yirangmq.stores.log.salvage import QUARANTINE, SalvageCase, salvage
+from yirangmq.stores.log.segment import LogSegment, SegmentGone, gaps
 from yirangmq.stores.log.segment_files import SegmentFileOperations
 from yirangmq.stores.log.segment_format import SPARE, IndexMark, first_of
 from yirangmq.wire import records

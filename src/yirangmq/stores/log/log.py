@@ -35,8 +35,9 @@ from yirangmq.fsio.errors import as_store_error, os_errors_translated
 from yirangmq.fsio.permissions import access_in
 from yirangmq.stores.lock import Holder, StoreLock
 from yirangmq.stores.log.check import sound_part
-from yirangmq.stores.log.reader import Chain, LogSegment, SegmentReader, plan_trim
+from yirangmq.stores.log.reader import SegmentReader
 from yirangmq.stores.log.recovery import LogRecovery
+from yirangmq.stores.log.segment import Chain, LogSegment, oldest_within, plan_trim
 from yirangmq.stores.log.segment_files import ZEROS, ActiveSegment, SegmentFileOperations
 from yirangmq.stores.log.segment_set import SegmentSet, segment_size
 from yirangmq.wire import records
@@ -424,7 +425,7 @@ class SegmentLog:
         if rule.age_ns is not None:
             before = max(before, self.reader().sequence_at(self._now_ns() - rule.age_ns))
         if rule.size is not None:
-            before = max(before, _oldest_within(chain, rule.size))
+            before = max(before, oldest_within(chain, rule.size))
         return self.trim(before if floor is None else min(before, floor))
 
     def trim(self, before: int, *, dry_run: bool = False) -> TrimResult:
@@ -479,15 +480,6 @@ class SegmentLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _oldest_within(chain: Chain, size: int) -> int:
-    """Return the first sequence of the fewest newest segments that together have at least ``size`` bytes."""
-    for segment in reversed(chain):
-        size -= segment.size
-        if size <= 0:
-            return segment.first
-    return chain[0].first
 
 
 def _make_folder(disk: Disk, folder: Path) -> None:

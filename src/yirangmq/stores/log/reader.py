@@ -1,269 +1,40 @@
-"""Topic log reader, with the segments and the chain of segments it reads.
+"""Topic log reader: by sequence or time, as records, as frames, or as ranges of files.
 
-``LogSegment`` is one file and the part of it that may be read. While a reader has the file open, a shared ``flock``
-keeps it from being recycled. A chain is an immutable ordered sequence of segments. The log replaces it as a whole, so a
-reader may continue to use an old one.
+``SegmentReader`` reads the segments of a ``SegmentSource``, which is the log itself or a read-only view. Readers share
+no descriptors. If a file was retired or recycled meanwhile, the reader refreshes its source and retries; the 5th
+failure in a row is an error."""
 
-``SegmentReader`` reads by sequence or time, as records, as frames, or as pieces of files. Its ``SegmentSource`` is the
-log itself or a read-only view. Readers share no descriptors. If a file was retired or recycled meanwhile, the reader
-refreshes its source and retries; the 5th failure in a row is an error."""
-
-import os
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import NamedTuple, Protocol, TypeVar
 
 from yirangmq.core.errors import BadInput, Retired, StoreDamaged
-from yirangmq.core.topics import (
-    FileRange,
-    Gap,
-    LogSplitPoint,
-    Record,
-    RecordFrames,
-    TopicPredicate,
-    TopicState,
-    TrimResult,
-)
-from yirangmq.fsio.lock import try_lock
+from yirangmq.core.topics import FileRange, Gap, LogSplitPoint, Record, RecordFrames, TopicPredicate, TopicState
 from yirangmq.stores.log import segment_format as scan
-from yirangmq.stores.log.segment_format import Head, Seal, SegmentSummary, State, TopicNumbers
+from yirangmq.stores.log.segment import (
+    Chain,
+    LogSegment,
+    SegmentGone,
+    WantedShare,
+    cached_filter,
+    check_walk_complete,
+    decoded,
+    find,
+    gaps,
+    offsets,
+    places,
+    sequence_at,
+    split_piece,
+    state_after,
+    state_at,
+    state_before,
+    state_up_to,
+    wanted_share,
+)
+from yirangmq.stores.log.segment_format import TopicNumbers
 from yirangmq.wire import records
-
-# -- segment -----------------------------------------------------------------------------------------------------------
-
-
-class SegmentTail(NamedTuple):
-    """Readable extent of a segment. It is replaced as one value, so a reader on another thread never sees a mix."""
-
-    last: int
-    end: int
-    first_ns: int
-    last_ns: int
-
-
-class SegmentGone(Exception):
-    """The file no longer holds this segment: it was retired, recycled, or replaced by a repair."""
-
-
-class LogSegment:
-    """One segment file of the topic log. ``sums`` is set while the segment is not sealed."""
-
-    __slots__ = ("head", "path", "seal", "sums", "tail")
-
-    def __init__(
-        self, path: str, head: Head, *, seal: Seal | None = None, sums: scan.SegmentSums | None = None
-    ) -> None:
-        self.path = path
-        self.head = head
-        self.seal = seal
-        self.sums = sums
-        self.tail = SegmentTail(head.first - 1, head.begin, 0, 0)
-        if seal is not None:
-            self.tail = SegmentTail(seal.last, seal.end, seal.first_ns, seal.last_ns)
-        elif sums is not None:
-            self.confirm()
-
-    @property
-    def first(self) -> int:
-        return self.head.first
-
-    @property
-    def size(self) -> int:
-        """Size of its records in bytes."""
-        return self.tail.end - self.head.begin
-
-    @property
-    def own_sums(self) -> scan.SegmentSums:
-        """The running sums of a segment that is not sealed. Raises ``StoreDamaged`` if it is."""
-        if self.sums is None:
-            raise StoreDamaged(f"{self.path} is sealed and takes no more")
-        return self.sums
-
-    def confirm(self) -> None:
-        """Make all records counted in ``sums`` visible to readers."""
-        if self.sums is not None:
-            self.tail = SegmentTail(self.sums.last, self.sums.end, self.sums.first_ns, self.sums.last_ns)
-
-    def summary(self, fd: int) -> SegmentSummary:
-        """Return its index, rebuilt by a scan if the stored one cannot be read."""
-        if self.sums is not None:
-            return self.sums.summary()
-        try:
-            if self.seal is not None:
-                return scan.summary_of(fd, self.seal)
-        except StoreDamaged:
-            pass
-        sums = scan.SegmentSums(self.first, self.head.begin, scan.state_of(fd, self.head))
-        scan.add_sound(sums, fd, self.tail.end, self.tail.last)
-        return sums.summary()
-
-    @contextmanager
-    def opened(self) -> Iterator[int]:
-        """Open the file for reading. While it is open, a shared lock keeps it from being recycled. Raises
-        ``SegmentGone``."""
-        try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise SegmentGone from None
-        try:
-            self._hold(fd)
-            yield fd
-        finally:
-            os.close(fd)
-
-    def _hold(self, fd: int) -> None:
-        try:
-            if not try_lock(fd, shared=True) or scan.head_of(fd) != self.head:
-                raise SegmentGone
-        except StoreDamaged:
-            raise SegmentGone from None
-
-
-# -- chain of segments -------------------------------------------------------------------------------------------------
-
-Chain = Sequence[LogSegment]
-
-
-def find(chain: Chain, sequence: int) -> LogSegment | None:
-    """Return the segment that holds the sequence, or the next one if the sequence is in a gap.
-
-    Return None if it is after the last record."""
-    place = max(bisect_right(chain, sequence, key=_first) - 1, 0)
-    for segment in chain[place:]:
-        if segment.tail.last >= sequence:
-            return segment
-    return None
-
-
-def gaps(chain: Chain) -> list[Gap]:
-    return [
-        Gap(before.tail.last + 1, after.first - 1)
-        for before, after in pairwise(chain)
-        if after.first > before.tail.last + 1
-    ]
-
-
-def _first(segment: LogSegment) -> int:
-    return segment.first
-
-
-def plan_trim(chain: Chain, before: int) -> TrimResult:
-    """Return the result of a trim before a sequence: it removes whole segments, and no empty one."""
-    going = list(takewhile(lambda segment: segment.first <= segment.tail.last < before, chain))
-    first = chain[len(going)].first if len(going) < len(chain) else chain[-1].tail.last + 1
-    return TrimResult(len(going), sum(segment.size for segment in going), first)
-
-
-# -- queries on an open segment ----------------------------------------------------------------------------------------
-
-
-def offsets(segment: LogSegment, fd: int, start: int, stop: int) -> tuple[int, int]:
-    """Return the byte range of the records from ``start`` to ``stop`` (exclusive)."""
-    tail = segment.tail
-    begin, end = segment.head.begin, tail.end
-    if start <= segment.first and stop > tail.last:
-        return begin, end
-    try:
-        marks = segment.summary(fd).marks
-        low = begin if start <= segment.first else scan.offset_of(fd, marks, start, begin, end)
-        return low, end if stop > tail.last else scan.offset_of(fd, marks, stop, begin, end)
-    except StoreDamaged as error:
-        raise StoreDamaged(f"{segment.path}: {error}") from None
-
-
-def split_piece(segment: LogSegment, whole: FileRange, size: int | None) -> Iterator[FileRange]:
-    """Split a piece at index marks. Each part has whole frames and at least ``size`` bytes, except the last.
-
-    ``size`` None: do not split."""
-    fd, begin, length, first, last = whole
-    end = begin + length
-    if size is not None and length > size:
-        for mark in list(segment.summary(fd).marks):
-            if begin + size <= mark.offset < end:
-                yield FileRange(fd, begin, mark.offset - begin, first, mark.sequence - 1)
-                begin, first = mark.offset, mark.sequence
-    yield FileRange(fd, begin, end - begin, first, last)
-
-
-def has_wanted_record(segment: LogSegment, fd: int, wanted: TopicPredicate) -> bool:
-    """Check by the index whether the segment has a record of a wanted topic."""
-    state = segment.summary(fd).state
-    return any(topic.sequence >= segment.first and wanted(name) for name, topic in list(state.items()))
-
-
-def state_before(segment: LogSegment, fd: int) -> State:
-    return scan.state_of(fd, segment.head)
-
-
-def state_after(segment: LogSegment, fd: int) -> State:
-    return dict(segment.summary(fd).state)
-
-
-def state_at(segment: LogSegment, fd: int, sequence: int) -> State:
-    """Return the numbers of each topic before the record with that sequence."""
-    state = scan.state_of(fd, segment.head)
-    for step in scan.walk(fd, segment.head.begin, segment.tail.end):
-        head = step.head
-        if head.sequence >= sequence:
-            break
-        name = str(records.topic_at(step.data, step.at, head), "utf-8", "replace")
-        state[name] = TopicNumbers(head.topic_sequence, head.sequence, head.at_ns, 0)
-    return state
-
-
-def state_up_to(segment: LogSegment, fd: int, sequence: int) -> State:
-    """Return the numbers of each topic after the record with that sequence."""
-    if segment.tail.last == sequence:
-        state = state_after(segment, fd)
-        if all(topic.sequence <= sequence for topic in state.values()):  # else records were appended meanwhile
-            return state
-    return state_at(segment, fd, sequence + 1)
-
-
-def sequence_at(segment: LogSegment, fd: int, at_ns: int) -> int | None:
-    return scan.sequence_at(fd, segment.summary(fd).marks, at_ns, segment.head.begin, segment.tail.end)
-
-
-def places(segment: LogSegment, fd: int) -> list[LogSplitPoint]:
-    """Return the index marks of the segment, each with the record bytes before it."""
-    return [LogSplitPoint(mark.sequence, mark.offset - segment.head.begin) for mark in list(segment.summary(fd).marks)]
-
-
-def cached_filter(wanted: TopicPredicate | None) -> Callable[[bytes], bool] | None:
-    """Adapt a topic filter to encoded names, and cache its result per name."""
-    if wanted is None:
-        return None
-    known: dict[bytes, bool] = {}
-
-    def matches(name: bytes) -> bool:
-        answer = known.get(name)
-        if answer is None:
-            answer = known[name] = wanted(str(name, "utf-8", "replace"))
-        return answer
-
-    return matches
-
-
-def decoded(segment: LogSegment, step: scan.FrameStep) -> Record:
-    try:
-        return records.decode(step.data, step.at, step.head)
-    except (BadInput, StoreDamaged) as error:
-        raise StoreDamaged(f"{segment.path}: {error}") from None
-
-
-def check_walk_complete(segment: LogSegment, reached: int, end: int) -> None:
-    """Raise ``StoreDamaged`` if a walk stopped before ``end``: it stops early only at a damaged frame."""
-    if reached != end:
-        raise StoreDamaged(
-            f"{segment.path}: the frame at byte {reached} cannot be read; 'yirangmq log check' says more"
-        )
-
-
-# -- reader ------------------------------------------------------------------------------------------------------------
 
 BATCH_BYTES = 1 << 18
 """Batch size in bytes when frames are filtered by topic: 256 KiB."""
@@ -286,6 +57,45 @@ class SegmentSource(Protocol):
 
     def refresh(self, *, reload: bool = False) -> None:
         """Find new records and segments. ``reload``: also check whether known segments were replaced."""
+
+
+class _Span(NamedTuple):
+    """Part of an open segment that is in a range. ``matches`` is the filter of encoded topic names; None if all records
+    match."""
+
+    segment: LogSegment
+    fd: int
+    begin: int
+    end: int
+    matches: Callable[[bytes], bool] | None
+
+
+class _FrameBatch:
+    """Frames of matching records until there are enough to yield. ``passed``: bytes of the frames skipped meanwhile."""
+
+    def __init__(self) -> None:
+        self.parts: list[memoryview] = []
+        self.held = self.passed = self.first = self.last = 0
+
+    def take(self, reached: int) -> RecordFrames:
+        """Remove and return the frames; ``reached`` is the last sequence of the walk. The result may be empty: it then
+        reports progress."""
+        last = self.last if self.parts else reached
+        found = RecordFrames(b"".join(self.parts), self.first or reached, last, len(self.parts))
+        self.parts.clear()
+        self.held = self.passed = self.first = 0
+        return found
+
+    def rest(self) -> Iterator[RecordFrames]:
+        if self.parts:
+            yield self.take(self.last)
+
+
+def _ranges(span: _Span, start: int, stop: int, size: int | None) -> Iterator[FileRange]:
+    """Yield a part of a segment as ranges of its file of about ``size`` bytes. Only the index is read."""
+    segment, fd, begin, end, _ = span
+    last = min(stop - 1, segment.tail.last)
+    return split_piece(segment, FileRange(fd, begin, end - begin, max(start, segment.first), last), size)
 
 
 class SegmentReader:
@@ -400,13 +210,15 @@ class SegmentReader:
     def frames(
         self, start: int, stop: int | None = None, wanted: TopicPredicate | None = None, size: int = BATCH_BYTES
     ) -> Iterator[RecordFrames]:
-        """Yield the records as stored frames, about ``size`` bytes at a time. Checksums are not verified."""
         return self._frames(*self._span(start, stop), wanted, size)
 
-    def pieces(
+    def pieces(self, start: int, stop: int | None = None, size: int | None = None) -> Iterator[FileRange]:
+        return self._pieces(*self._span(start, stop), size)
+
+    def parts(
         self, start: int, stop: int | None = None, wanted: TopicPredicate | None = None, size: int | None = None
-    ) -> Iterator[FileRange]:
-        return self._pieces(*self._span(start, stop), wanted, size)
+    ) -> Iterator[FileRange | RecordFrames]:
+        return self._parts(*self._span(start, stop), wanted, size)
 
     def _span(self, start: int, stop: int | None) -> tuple[int, int]:
         first, last = self.first, self.last
@@ -417,66 +229,56 @@ class SegmentReader:
         return start, last + 1 if stop is None else max(start, min(stop, last + 1))
 
     def _records(self, start: int, stop: int, wanted: TopicPredicate | None) -> Iterator[Record]:
-        is_wanted = cached_filter(wanted)
-        for segment, fd, begin, end in self._spans(start, stop, wanted):
+        for segment, fd, begin, end, matches in self._spans(start, stop, wanted):
             for step in scan.walk(fd, begin, end):
                 begin = step.offset + step.head.size
-                if is_wanted is None or is_wanted(records.topic_at(step.data, step.at, step.head)):
+                if matches is None or matches(records.topic_at(step.data, step.at, step.head)):
                     yield decoded(segment, step)
             check_walk_complete(segment, begin, end)
 
     def _frames(self, start: int, stop: int, wanted: TopicPredicate | None, size: int) -> Iterator[RecordFrames]:
-        parts: list[memoryview] = []
-        held = passed = first = last = 0
-        is_wanted = cached_filter(wanted)
-        for segment, fd, begin, end in self._spans(start, stop, wanted):
-            for offset, head, data, at in scan.walk(fd, begin, end):
-                begin = offset + head.size
-                if is_wanted is None or is_wanted(records.topic_at(data, at, head)):
-                    first, last = first or head.sequence, head.sequence
-                    parts.append(data[at : at + head.size])
-                    held += head.size
-                else:
-                    passed += head.size
-                if held >= size or passed >= MAX_SKIPPED_BYTES:
-                    yield RecordFrames(
-                        b"".join(parts), first or head.sequence, last if parts else head.sequence, len(parts)
-                    )
-                    parts.clear()
-                    held = passed = first = 0
-            check_walk_complete(segment, begin, end)
-        if parts:
-            yield RecordFrames(b"".join(parts), first, last, len(parts))
+        batch = _FrameBatch()
+        for span in self._spans(start, stop, wanted):
+            yield from self._walked(span, batch, size)
+        yield from batch.rest()
 
-    def _pieces(self, start: int, stop: int, wanted: TopicPredicate | None, size: int | None) -> Iterator[FileRange]:
-        is_wanted = cached_filter(wanted)
-        for segment, fd, begin, end in self._spans(start, stop, wanted):
-            if is_wanted is None:
-                whole = FileRange(fd, begin, end - begin, max(start, segment.first), min(stop - 1, segment.tail.last))
-                yield from split_piece(segment, whole, size)
-                continue
-            first = last = length = 0
-            for offset, head, data, at in scan.walk(fd, begin, end):
-                begin = offset + head.size
-                if is_wanted(records.topic_at(data, at, head)):
-                    first, last = first or head.sequence, head.sequence
-                    length += head.size
-                elif length:
-                    yield FileRange(fd, offset - length, length, first, last)
-                    first = length = 0
-                if length >= BATCH_BYTES:
-                    yield FileRange(fd, begin - length, length, first, last)
-                    first = length = 0
-            check_walk_complete(segment, begin, end)
-            if length:
-                yield FileRange(fd, begin - length, length, first, last)
+    def _pieces(self, start: int, stop: int, size: int | None) -> Iterator[FileRange]:
+        for span in self._spans(start, stop, None):
+            yield from _ranges(span, start, stop, size)
+
+    def _parts(
+        self, start: int, stop: int, wanted: TopicPredicate | None, size: int | None
+    ) -> Iterator[FileRange | RecordFrames]:
+        batch = _FrameBatch()
+        for span in self._spans(start, stop, wanted):
+            if span.matches is None:
+                yield from batch.rest()
+                yield from _ranges(span, start, stop, size)
+            else:
+                yield from self._walked(span, batch, BATCH_BYTES)
+        yield from batch.rest()
+
+    def _walked(self, span: "_Span", batch: "_FrameBatch", size: int) -> Iterator[RecordFrames]:
+        """Walk over the frames of a segment and yield the matching ones, about ``size`` bytes at a time."""
+        segment, fd, begin, end, matches = span
+        for offset, head, data, at in scan.walk(fd, begin, end):
+            begin = offset + head.size
+            if matches is None or matches(records.topic_at(data, at, head)):
+                batch.first, batch.last = batch.first or head.sequence, head.sequence
+                batch.parts.append(data[at : at + head.size])
+                batch.held += head.size
+            else:
+                batch.passed += head.size
+            if batch.held >= size or batch.passed >= MAX_SKIPPED_BYTES:
+                yield batch.take(head.sequence)
+        check_walk_complete(segment, begin, end)
 
     # -- segments -------------------------------------------------------------------------------------------------
 
-    def _spans(
-        self, start: int, stop: int, wanted: TopicPredicate | None = None
-    ) -> Iterator[tuple[LogSegment, int, int, int]]:
-        """Yield each segment of the range with an open descriptor and the byte range inside it."""
+    def _spans(self, start: int, stop: int, wanted: TopicPredicate | None) -> Iterator["_Span"]:
+        """Yield the part of each segment that is in the range, with an open descriptor. Segments without a matching
+        record are skipped."""
+        matches, share = cached_filter(wanted), WantedShare.ALL
         tries = 0
         while start < stop:
             segment = find(self._source.chain, start)
@@ -487,8 +289,11 @@ class SegmentReader:
             try:
                 with segment.opened() as fd:
                     after = segment.tail.last + 1
-                    if wanted is None or has_wanted_record(segment, fd, wanted):
-                        yield segment, fd, *offsets(segment, fd, start, stop)
+                    if wanted is not None:
+                        share = wanted_share(segment, fd, stop, wanted)
+                    if share is not WantedShare.NONE:
+                        is_all = share is WantedShare.ALL
+                        yield _Span(segment, fd, *offsets(segment, fd, start, stop), None if is_all else matches)
                     start, tries = after, 0
             except SegmentGone:
                 tries += 1

@@ -18,7 +18,8 @@ from yirangmq.core.topics import MAX_SEQUENCE, Gap, TopicState
 from yirangmq.fsio.errors import os_errors_translated
 from yirangmq.fsio.lock import try_lock
 from yirangmq.stores.log import segment_format as scan
-from yirangmq.stores.log.reader import Chain, LogSegment, SegmentGone, SegmentReader
+from yirangmq.stores.log.reader import SegmentReader
+from yirangmq.stores.log.segment import Chain, LogSegment, SegmentGone
 from yirangmq.stores.log.segment_format import Head, first_of
 
 MAX_TRIES = 50

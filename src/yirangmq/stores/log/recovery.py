@@ -15,8 +15,8 @@ from typing import NamedTuple
 from yirangmq.core.errors import StoreDamaged, StoreError, StoreTooNew, WrongEpoch
 from yirangmq.core.topics import MAX_SEQUENCE, KnownPositions
 from yirangmq.stores.log import segment_format as scan
-from yirangmq.stores.log.reader import LogSegment
 from yirangmq.stores.log.salvage import QUARANTINE, SalvageCase, confirmed_runs, group_runs, salvage
+from yirangmq.stores.log.segment import LogSegment
 from yirangmq.stores.log.segment_files import ZEROS, SegmentFileOperations, SegmentHeadValues, SpareFile
 from yirangmq.stores.log.segment_format import SPARE, Head, State, TopicNumbers, first_of
 from yirangmq.wire import records

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from yirangmq.core.errors import StoreDamaged
 from yirangmq.stores.log import segment_format as scan
-from yirangmq.stores.log.reader import LogSegment
+from yirangmq.stores.log.segment import LogSegment
 from yirangmq.stores.log.segment_files import SegmentFileOperations, SegmentHeadValues, SpareFile
 from yirangmq.stores.log.segment_format import HEAD_SIZE, State, TopicNumbers, file_name
 from yirangmq.wire.records import SYNCED, RecordHead, topic_at

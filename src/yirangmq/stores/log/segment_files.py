@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from yirangmq.fsio.disk import Disk
 from yirangmq.fsio.lock import try_lock, unlock
-from yirangmq.stores.log.reader import LogSegment
+from yirangmq.stores.log.segment import LogSegment
 from yirangmq.stores.log.segment_format import (
     HEAD_SIZE,
     SEAL_SIZE,

@@ -20,8 +20,8 @@ from yirangmq.core.errors import Unavailable
 from yirangmq.core.topics import TrimResult
 from yirangmq.fsio.background import BackgroundExecutor
 from yirangmq.stores.log.check import repair_segment
-from yirangmq.stores.log.reader import LogSegment
 from yirangmq.stores.log.salvage import QUARANTINE
+from yirangmq.stores.log.segment import LogSegment
 from yirangmq.stores.log.segment_files import ActiveSegment, SegmentFileOperations, SegmentHeadValues, SpareFile
 from yirangmq.stores.log.segment_format import HEAD_SIZE, write_state
 

@@ -11,8 +11,8 @@ from typing import Any
 from tests.support.http import Answer, Peer, dial, serving
 from tests.support.wait import soon
 from yirangmq.admin.registry import MethodRegistry, PagedMethods
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.group_commit import GroupCommitter
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.queues import Queues
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.access import AccessGrant
@@ -153,11 +153,11 @@ async def staged(
     store = store or MemoryStore()
     hours = Hours(clock or ManualClock())
     ids = TimeOrderedIds()
-    operations = QueueOperations(hours.clock, ids, defaults)
-    desk = GroupCommitter(store, operations, hours.clock, loop.call_soon, hours.later)
+    context = TransactionContext(hours.clock, ids, defaults or Defaults())
+    desk = GroupCommitter(store, context, hours.clock, loop.call_soon, hours.later)
     pages = PagedMethods(store, desk, hours.clock, ids, loop.call_soon_threadsafe)
     house = ServerContext(
-        desk, hours.clock, ids, MethodRegistry(operations, pages), ServerIdentity("test", "here", "none", 1 << 20)
+        desk, hours.clock, ids, MethodRegistry(context, pages), ServerIdentity("test", "here", "none", 1 << 20)
     )
     mounts = MountedRoutes(fallback=HandlerRoutes(refuse))
     guard = HttpAccess(grants)
@@ -166,7 +166,7 @@ async def staged(
         mounts.mount(prefix, api)
     policy = OriginPolicy(guard, origins, ["x"])
     async with serving(mounts, desk=desk, policy=policy) as (_, port):
-        queues = Queues(store, hours.clock, ids, "tester", operations=operations)
+        queues = Queues(store, hours.clock, ids, "tester", context=context)
         try:
             yield MqServer(desk, house, hours, port, await dial(port), queues)
         finally:

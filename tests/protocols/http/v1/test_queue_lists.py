@@ -100,7 +100,7 @@ def test_paging_of_the_named_call_for_queues_is_bounded(many: Web, monkeypatch: 
 def test_metrics_of_queues_past_the_limit_are_summed_up(many: Web) -> None:
     observing = many.server.observing
     observing.most_queues, observing.metrics = 2, Metrics(many.server.clock, 2)
-    many.server.verbs.event_buffer.add_listener(observing.metrics.on_events)
+    many.server.broker_context.event_buffer.add_listener(observing.metrics.on_events)
     many.good("POST", "/v1/queues/post-050/messages", [1, 2])
     many.good("POST", "/v1/queues/post-051/messages", [1])
     many.good("POST", "/v1/queues/post-052/messages", [1])

@@ -304,7 +304,7 @@ class MqApi:
         self._api = HandlerRoutes(refusal, route_not_found, options=_preflight)
         self.find = self._api.find
         self._coalescer = coalescer or RequestCoalescer(context.committer)
-        orders = ClaimOperations(context.committer.operations, context.clock)
+        orders = ClaimOperations(context.committer.context)
         self._add_messages(orders, settings.set_limit)
         self._add_queues(orders)
         self._add_admin(AdminRoutes(settings.admin_password, guard.record_attempt))
@@ -312,7 +312,7 @@ class MqApi:
     # -- route table ---------------------------------------------------------------------------------------------------
 
     def _add_messages(self, orders: ClaimOperations, set_limit: int) -> None:
-        drafts = Drafts(self._context.committer.operations, self._context.clock)
+        drafts = Drafts(self._context.committer.context)
         messages, ordering = MessageRoutes(drafts, orders, self._coalescer), OrderRoutes(self._context, orders)
         every, one = "/mq/{namespace}/messages", "/mq/{namespace}/messages/{id}"
         self._add_queue_route("POST", every, PUBLISH, messages.draft, is_single=True)

@@ -175,7 +175,7 @@ class OrderRoutes:
         self._context = context
         self._orders = orders
         self._serves: dict[str, Serve] = {}
-        context.committer.operations.event_buffer.add_listener(self._on_events, [QueueChanged])
+        context.committer.context.event_buffer.add_listener(self._on_events, [QueueChanged])
 
     def order(self, call: MqCall) -> None:
         if call.is_head:

@@ -296,9 +296,9 @@ class NativeApi:
         self.table = EndpointTable(context, (), guard, coalescer)
         self.find = self.table.find
         for endpoint in (
-            *publish.PublishEndpoint(context.committer.operations, coalescer).endpoints(max_body),
+            *publish.PublishEndpoint(context.committer.context, coalescer).endpoints(max_body),
             *self._lease_endpoint.endpoints,
-            consume.AckEndpoint(context.committer.operations, coalescer).endpoint,
+            consume.AckEndpoint(context.committer.context, coalescer).endpoint,
             *consume.ENDPOINTS,
             *messages.ENDPOINTS,
             *messages.RECORD_ENDPOINTS,
@@ -353,5 +353,5 @@ class NativeApi:
 
 def _own_feed(context: ServerContext) -> EventStream:
     feed = EventStream(context.clock)
-    context.committer.operations.event_buffer.add_listener(feed.on_events)
+    context.committer.context.event_buffer.add_listener(feed.on_events)
     return feed

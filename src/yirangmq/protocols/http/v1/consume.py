@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from itertools import islice, repeat
 from typing import Any, NamedTuple
 
+from yirangmq.broker import operations, settle
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.credit_window import PendingLeaseRequest
-from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.settle import MAX_PER_CALL, Leases, Results
 from yirangmq.broker.waiting_consumers import MAX_BYTES_PER_WAITER
 from yirangmq.core import transitions, validation
@@ -56,15 +57,15 @@ LeaseResult = tuple[dict[str, Any], Sequence[MessageDelivery]]
 class LeaseItem(NamedTuple):
     """Lease request without long poll: an item of a coalesced batch."""
 
-    operations: QueueOperations
+    context: TransactionContext
     values: dict[str, Any]
     consumer: str
     span: int | None
 
     def lease(self, transaction: Transaction, queue: str) -> LeaseResult | QueueError:
         try:
-            found = self.operations.lease(
-                transaction, queue, self.values["max"], self.span, self.consumer, MAX_BYTES_PER_WAITER
+            found = operations.lease(
+                self.context, transaction, queue, self.values["max"], self.span, self.consumer, MAX_BYTES_PER_WAITER
             )
             return self.values, found
         except StoreError:
@@ -100,7 +101,7 @@ class LeaseEndpoint:
             self._coalescer.order_after(call.request)
             LongPoll(call, values, consumer, span, self._long_polls).start()
         else:
-            item = LeaseItem(call.context.committer.operations, values, consumer, span)
+            item = LeaseItem(call.context.committer.context, values, consumer, span)
             self._coalescer.call(call, call.queue, item, self._work, _answer_item)
 
     def _lease_all(
@@ -113,7 +114,7 @@ class LeaseEndpoint:
         first = calls[0]
         alike = [one.values["max"] == 1 and one.consumer == first.consumer and one.span == first.span for one in calls]
         if len(calls) > 1 and all(alike):
-            found = first.operations.lease(transaction, queue, len(calls), first.span, first.consumer)
+            found = operations.lease(first.context, transaction, queue, len(calls), first.span, first.consumer)
             return [(one.values, found[n : n + 1]) for n, one in enumerate(calls)]
         return [one.lease(transaction, queue) for one in calls]
 
@@ -189,7 +190,7 @@ def release_leases(context: ServerContext, deliveries: Sequence[MessageDelivery]
     if deliveries:
         leases = Leases([one.lease_id for one in deliveries])
         context.committer.submit(
-            lambda transaction: context.committer.operations.release(transaction, leases, None), _ignore
+            lambda transaction: settle.release(context.committer.context, transaction, leases, None), _ignore
         )
 
 
@@ -221,7 +222,7 @@ ANSWER = struct(("policy",), queue=TEXT, messages=items(ref("Delivery")), policy
 
 # -- ack, nack, extend and release -------------------------------------------------------------------------------------
 
-SettleOperation = Callable[[QueueOperations, Transaction, Leases, dict[str, Any]], Results]
+SettleOperation = Callable[[TransactionContext, Transaction, Leases, dict[str, Any]], Results]
 
 
 def answer_results(call: EndpointCall, name: str, given: Sequence[str], results: Sequence[QueueError | None]) -> None:
@@ -241,13 +242,13 @@ def answer_results(call: EndpointCall, name: str, given: Sequence[str], results:
     call.reply(document, rendering.STATUS_OF[failed[0].code])
 
 
-def _settle_handler(settle: SettleOperation) -> EndpointHandler:
+def _settle_handler(operation: SettleOperation) -> EndpointHandler:
     def handler(call: EndpointCall) -> None:
         values = call.values()
         leases = Leases(values["leases"], values["queue"])
-        operations = call.context.committer.operations
+        context = call.context.committer.context
         call.submit(
-            lambda transaction: settle(operations, transaction, leases, values),
+            lambda transaction: operation(context, transaction, leases, values),
             lambda results: answer_results(call, "leaseId", values["leases"], results),
         )
 
@@ -266,8 +267,8 @@ class AckEndpoint:
 
     Every call gets the same answer as if it had run separately. Loop thread only."""
 
-    def __init__(self, operations: QueueOperations, coalescer: RequestCoalescer) -> None:
-        self._operations = operations
+    def __init__(self, context: TransactionContext, coalescer: RequestCoalescer) -> None:
+        self._context = context
         self._coalescer = coalescer
         self._work = self._ack_all
 
@@ -285,9 +286,9 @@ class AckEndpoint:
             except BadInput:
                 pass  # a lease occurs in two calls, or there are too many leases for one operation
             else:
-                results = iter(self._operations.ack(transaction, leases, acks[0].consumer))
+                results = iter(settle.ack(self._context, transaction, leases, acks[0].consumer))
                 return [(ack.leases, list(islice(results, len(ack.leases.texts)))) for ack in acks]
-        return [(ack.leases, self._operations.ack(transaction, ack.leases, ack.consumer)) for ack in acks]
+        return [(ack.leases, settle.ack(self._context, transaction, ack.leases, ack.consumer)) for ack in acks]
 
     @property
     def endpoint(self) -> Endpoint:
@@ -302,24 +303,24 @@ def _acked(call: EndpointCall, found: tuple[Leases, Results]) -> None:
     answer_results(call, "leaseId", leases.texts, results)
 
 
-def _release(operations: QueueOperations, transaction: Transaction, leases: Leases, values: dict[str, Any]) -> Results:
-    return operations.release(transaction, leases, values.get("consumer"))
+def _release(context: TransactionContext, transaction: Transaction, leases: Leases, values: dict[str, Any]) -> Results:
+    return settle.release(context, transaction, leases, values.get("consumer"))
 
 
-def _nack(operations: QueueOperations, transaction: Transaction, leases: Leases, values: dict[str, Any]) -> Results:
+def _nack(context: TransactionContext, transaction: Transaction, leases: Leases, values: dict[str, Any]) -> Results:
     delay = values.get("delaySec")
     cause = transitions.Cause(
         check_reason(values["reason"]),
         validation.check_text(values["text"]),
         None if delay is None else validation.check_milliseconds(delay, "delaySec"),
     )
-    return operations.nack(transaction, leases, values.get("consumer"), cause)
+    return settle.nack(context, transaction, leases, values.get("consumer"), cause)
 
 
-def _extend(operations: QueueOperations, transaction: Transaction, leases: Leases, values: dict[str, Any]) -> Results:
+def _extend(context: TransactionContext, transaction: Transaction, leases: Leases, values: dict[str, Any]) -> Results:
     length = values.get("leaseSec")
     span = None if length is None else validation.check_milliseconds(length, "leaseSec", least=0.001)
-    return operations.extend(transaction, leases, values.get("consumer"), span)
+    return settle.extend(context, transaction, leases, values.get("consumer"), span)
 
 
 LEASES = Field("leases", many(LEASE_ID), "lease ids, from the answer of the lease", needed=True)

@@ -14,7 +14,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from yirangmq.broker.operations import QueueOperations
+from yirangmq.broker import operations
+from yirangmq.broker.context import TransactionContext
 from yirangmq.broker.settle import MAX_PER_CALL
 from yirangmq.core.errors import BadInput, QueueError, StoreError
 from yirangmq.core.message import Envelope
@@ -219,8 +220,8 @@ class PublishEndpoint:
 
     Every call gets the same answer as if it had been stored separately. Loop thread only."""
 
-    def __init__(self, operations: QueueOperations, coalescer: RequestCoalescer) -> None:
-        self._operations = operations
+    def __init__(self, context: TransactionContext, coalescer: RequestCoalescer) -> None:
+        self._context = context
         self._coalescer = coalescer
         self._work = self._store_all
 
@@ -238,10 +239,12 @@ class PublishEndpoint:
         self, transaction: Transaction, queue: str, calls: Sequence[list[Envelope]]
     ) -> Sequence[list[AddResult] | QueueError]:
         if len(calls) > 1:
-            self._operations.admission.clear(transaction, queue, [one for call in calls for one in call])
+            self._context.admission.clear(transaction, queue, [one for call in calls for one in call])
         if len(calls) > 1 and not transaction.policy(queue).quota.is_set:  # a quota may accept only some calls
             try:
-                stored = iter(self._operations.publish(transaction, queue, [one for call in calls for one in call]))
+                stored = iter(
+                    operations.publish(self._context, transaction, queue, [one for call in calls for one in call])
+                )
                 return [list(islice(stored, len(call))) for call in calls]
             except StoreError:
                 raise
@@ -250,7 +253,7 @@ class PublishEndpoint:
         answers: list[list[AddResult] | QueueError] = []
         for call in calls:
             try:
-                answers.append(self._operations.publish(transaction, queue, call))
+                answers.append(operations.publish(self._context, transaction, queue, call))
             except StoreError:
                 raise
             except QueueError as error:
