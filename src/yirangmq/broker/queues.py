@@ -289,13 +289,11 @@ class Queues(AbstractContextManager["Queues"]):
 
     # -- time -----------------------------------------------------------------------------------------------------
 
-    def sweep(self, progress: Callable[[int], None] = lambda changed: None) -> int:
-        """Apply all expiries and due times now; return the number of changed messages. ``progress`` gets it after each
-        commit."""
+    def sweep(self) -> int:
+        """Apply all expiries and due times now; return the number of changed messages."""
         total = 0
         while changed := self._committer.run(partial(sweep, self.context)):
             total += changed
-            progress(total)
             self._waiters.notify()
         return total
 

@@ -5,9 +5,10 @@ server holds it, and rebuilds a store that cannot even be opened."""
 
 import argparse
 from collections import Counter
+from functools import partial
 from typing import Any
 
-from yirangmq.broker import message_moves
+from yirangmq.broker import expiry_sweeper, message_moves
 from yirangmq.broker.message_moves import BACKLOG
 from yirangmq.broker.queue_api import QueueStore
 from yirangmq.broker.queues import Queues
@@ -156,9 +157,18 @@ def run_sweep(args: argparse.Namespace, screen: Screen) -> int:
         return output.OK
     bar = ProgressBar("sweeping", shown=screen.shows_progress, unit="changes")
     with connection.open_or_create(args) as queues, bar as show:
-        count = queues.sweep(show) if isinstance(queues, Queues) else queues.sweep()
+        count = _sweep_in_steps(queues, show) if isinstance(queues, Queues) else queues.sweep()
     screen.answer({"did": "swept", "count": count, "dryRun": False}, f"swept: {count_text(count, 'change')}")
     return output.OK
+
+
+def _sweep_in_steps(queues: Queues, show: ProgressBar) -> int:
+    """Sweep the store that is open here, one commit at a time, with progress after each."""
+    total = 0
+    while changed := queues.run(partial(expiry_sweeper.sweep, queues.context)):
+        total += changed
+        show(total)
+    return total
 
 
 def _due(queues: QueueStore) -> dict[str, int]:
