@@ -11,7 +11,8 @@ from tests.support.sqlite import OrderedIds, ids
 from yirangmq.crashtest.backends import STORE, RecordingDisk, RecordingVfs
 from yirangmq.crashtest.disk_model import DiskModel, Event, IoJournal, write_tree
 from yirangmq.crashtest.power_cuts import possible_disks
-from yirangmq.stores.sqlite.redo_log import RedoLog, RedoPosition
+from yirangmq.stores.sqlite.redo_format import RedoPosition
+from yirangmq.stores.sqlite.redo_log import RedoLog
 from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import open_for_test

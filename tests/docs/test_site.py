@@ -48,7 +48,6 @@ PENDING = {
     "docs/reference/http-api-server.md",
     "docs/reference/http-api.md",
     "docs/spark-options.md",
-    "docs/sqlite.md",
     "docs/stomp.md",
     "docs/topics.md",
 }

@@ -172,7 +172,7 @@ class ContentMachine(RuleBasedStateMachine):
         leases = self._chosen(picks)
         self.both(lambda queues: codes_of(queues.nack_many(leases, reason, delay=delay)))
 
-    @rule(queue=st.sampled_from(QUEUES), verb=st.sampled_from(["requeue", "quarantine", "purge"]))
+    @rule(queue=st.sampled_from(QUEUES), verb=st.sampled_from(["redrive", "quarantine", "purge"]))
     def dead_letters(self, queue: str, verb: str) -> None:
         ids = [look.message.id for state in ("dead", "parked") for look in self.queues[0].walk(queue, state)]
         if ids:

@@ -20,8 +20,10 @@ from yirangmq.fsio.disk import Disk
 from yirangmq.stores.open import salvage_store
 from yirangmq.stores.sqlite import connection
 from yirangmq.stores.sqlite.connection import CHECKPOINT_BYTES
-from yirangmq.stores.sqlite.redo_log import bodies, read_position
+from yirangmq.stores.sqlite.redo_format import bodies
+from yirangmq.stores.sqlite.redo_log import read_position
 from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.statements import JOIN_GROUP
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import CountingIds, open_for_test
 
@@ -153,11 +155,12 @@ def test_redo_log_records_only_the_executed_part_of_a_statement_that_failed(
     with store.transaction() as transaction:
         db: Any = transaction
         with pytest.raises(apsw.ConstraintError):
-            db._db.executemany("INSERT INTO note VALUES (?, ?)", [("one", "1"), ("one", "2")])
+            db._db.executemany(JOIN_GROUP, [(1, 2, 3, 4), (1, 2, 3, 5)])
     with store.transaction(write=False) as transaction:
-        assert transaction.note("one") == "1"
-    with plain(after_a_kill(home, tmp_path / "left")).transaction(write=False) as transaction:
-        assert transaction.note("one") == "1"
+        assert [found and found.seq for found in transaction.group_first("q", [2])] == [None]
+    left = apsw.Connection(str(after_a_kill(home, tmp_path / "left") / "queue.db"))
+    assert list(left.execute("SELECT queue, grp, place, seq FROM member")) == [(1, 2, 3, 4)]
+    left.close()
 
 
 class LittleRoom(Disk):

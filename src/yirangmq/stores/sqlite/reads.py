@@ -7,12 +7,9 @@ names, policies, notes, and the counters, which are summed in memory and written
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
 from typing import Any
-
-import apsw
 
 from yirangmq.core import validation
 from yirangmq.core.message import Counts, Envelope, Message, MessageFailure, seq_of, sum_of
@@ -21,64 +18,14 @@ from yirangmq.core.ports import Page
 from yirangmq.core.states import State
 from yirangmq.format.json_codec import dumps, loads
 from yirangmq.stores.sqlite import corrupt_rows as unreadable
-from yirangmq.stores.sqlite import sql
-from yirangmq.stores.sqlite.cache import NameCache, RecentPayloads
-from yirangmq.stores.sqlite.payloads import END_CONTENT, Contents, Row
-from yirangmq.stores.sqlite.runs import BatchRow, LeasedBatch, ReadyMessage, Runs, Span, spans
+from yirangmq.stores.sqlite import sql, statements
+from yirangmq.stores.sqlite.cache import MAX_CACHED_POLICIES, MAX_CACHED_QUEUES, BatchRow, Span, StoreCache
+from yirangmq.stores.sqlite.payloads import Contents
+from yirangmq.stores.sqlite.runs import ReadyMessage, Runs, spans
+from yirangmq.stores.sqlite.statements import COUNTED, Statement, StatementExecutor
 
 RESERVED_AHEAD = 1000
 """Message numbers reserved in advance, so that few commits write the last number. A process that exits leaves a gap."""
-MAX_CACHED_POLICIES = 20_000
-"""Maximum number of cached policies, about 1 KB each. When it is reached, all are dropped and read again when used."""
-MAX_CACHED_QUEUES = 200_000
-"""Maximum number of queues with cached number and newest id, about 100 bytes each. When it is reached, all are
-dropped."""
-
-
-@dataclass(slots=True)
-class StoreCache:
-    """Store cache: the rows that a process keeps between transactions. The store replaces it when another process has
-    written or a transaction has failed. Used under the store's lock."""
-
-    numbers: dict[str, int] = field(default_factory=dict)
-    """Queue numbers by name."""
-    names: dict[int, str] = field(default_factory=dict)
-    """Queue names by number."""
-    policies: dict[str, tuple[str | None, QueuePolicy]] = field(default_factory=dict)
-    """Parsed policies by queue, each with the text it was parsed from. They stay valid when another process writes,
-    because the text is compared."""
-    rules: dict[str, QueuePolicy] = field(default_factory=dict)
-    """Policies by queue that are known to be the stored ones."""
-    leased: dict[int, Message] = field(default_factory=dict)
-    """Messages that this process leased, by number, so that an ack does not read them again."""
-    named: NameCache = field(default_factory=NameCache)
-    tails: dict[tuple[int, int], Span] = field(default_factory=dict)
-    """The last ready run by queue and rank."""
-    recent_payloads: RecentPayloads = field(default_factory=RecentPayloads)
-    leased_batches: dict[int, LeasedBatch] = field(default_factory=dict)
-    """Batches that this process leased, by first number."""
-    newest: dict[int, str] = field(default_factory=dict)
-    """An upper bound of the message ids of a queue, by queue number."""
-    contents: list[Row] = field(default_factory=list)
-    """Rows of packed payloads that were read last."""
-    due: tuple[int | None, bool] | None = None
-    """A lower bound of the earliest due time (None: never), and whether a message is certainly due then. None: not
-    cached."""
-    queue_count: int | None = None
-    """Number of queues; None: not cached."""
-    totals: dict[str, int] | None = None
-    """Sums of the counters of all queues; None: not cached."""
-    queues_with_policy: set[str] | None = None
-    """Queues that have a policy document; None: not cached."""
-    finished: set[int] = field(default_factory=set)
-    """Queues with new done messages since their history was last trimmed."""
-    trimmed_to: int = -1
-    """Queue number that the rotation of ``trim`` has reached; -1: it has not started."""
-    last: int = 0
-    """The last message number used, of the reserved ones."""
-    reserved: int = 0
-    """The last message number reserved for this process; no other process uses the numbers up to it."""
-
 
 # -- queue table -------------------------------------------------------------------------------------------------------
 
@@ -86,7 +33,7 @@ class StoreCache:
 class QueueTable:
     """Queue table: message numbers, queue names, counters, policies and notes inside a transaction."""
 
-    def __init__(self, db: apsw.Connection, cached: StoreCache) -> None:
+    def __init__(self, db: StatementExecutor, cached: StoreCache) -> None:
         self._db = db
         self._cache = cached
         self._contents = Contents(db, cached.contents)
@@ -109,13 +56,13 @@ class QueueTable:
         """Reserve message numbers. If no other process has reserved any since, the rest of the last reservation is used
         first, so that runs stay contiguous."""
         cached = self._cache
-        mark = self._value("SELECT last FROM sequence")
+        mark = self._value(sql.LAST_NUMBER)
         if mark != cached.reserved:
             cached.last = mark
         cached.reserved = cached.last + count + RESERVED_AHEAD
-        self._db.execute("UPDATE sequence SET last = ?", (cached.reserved,))
+        self._db.execute(statements.RESERVE, (cached.reserved,))
 
-    def _value(self, statement: str, *bindings: Any) -> Any:
+    def _value(self, statement: Statement, *bindings: Any) -> Any:
         """Return the first column of the first row, or None if there is no row."""
         row = next(self._db.execute(statement, bindings), None)
         return None if row is None else row[0]
@@ -123,7 +70,7 @@ class QueueTable:
     def _queue(self, name: str) -> int | None:
         number: int | None = self._cache.numbers.get(name)
         if number is None:
-            number = self._value("SELECT n FROM queue WHERE name = ?", name)
+            number = self._value(sql.QUEUE_BY_NAME, name)
             if number is not None:
                 if len(self._cache.numbers) >= MAX_CACHED_QUEUES:
                     self._cache.numbers.clear()
@@ -134,16 +81,14 @@ class QueueTable:
         """Return the number of a queue; create the queue if it does not exist."""
         number = self._cache.numbers.get(name) or self._queue(name)
         if number is None:
-            number = int(self._value("INSERT INTO queue (name) VALUES (?) RETURNING n", name))
-            self._cache.numbers[name] = number
-            if self._cache.queue_count is not None:
-                self._cache.queue_count += 1
+            number = int(self._value(statements.ADD_QUEUE, name))
+            self._cache.note_queue(name, number)
         return number
 
     def _queue_name(self, number: int) -> str:
         name = self._cache.names.get(number)
         if name is None:
-            name = self._cache.names[number] = str(self._value("SELECT name FROM queue WHERE n = ?", number))
+            name = self._cache.names[number] = str(self._value(sql.QUEUE_NAME, number))
         return name
 
     def _message(self, row: Sequence[Any]) -> Message:
@@ -163,25 +108,25 @@ class QueueTable:
         self._contents.sweep()
         totals = self._cache.totals
         for queue, deltas in self._deltas.items():
-            if deltas.keys() == sql.OF_NEW:
+            if deltas.keys() == statements.OF_NEW:
                 published, ready, size = deltas["published"], deltas["ready"], deltas["bytes"]
                 if totals is not None:
                     totals["published"] += published
                     totals["ready"] += ready
                     totals["bytes"] += size
-                self._db.execute(sql.ADD_NEW, (published, ready, size, queue))
+                self._db.execute(statements.ADD_NEW, (published, ready, size, queue))
                 continue
             if totals is not None:
                 for name, delta in deltas.items():
                     totals[name] += delta
-            changed = [deltas.get(name, 0) for name in sql.COUNTED]
+            changed = [deltas.get(name, 0) for name in COUNTED]
             if deltas.get("done", 0) > 0:
                 self._cache.finished.add(queue)
             if any(changed):
-                self._db.execute(sql.ADD_COUNTS, (*changed, queue))
+                self._db.execute(statements.ADD_COUNTS, (*changed, queue))
 
     def counts(self, queue: str) -> Counts:
-        row = self._db.execute(f"SELECT n, {', '.join(sql.COUNTED)} FROM queue WHERE name = ?", (queue,)).fetchone()
+        row = self._db.execute(sql.QUEUE_COUNTS, (queue,)).fetchone()
         if row is None:
             return Counts()
         stored = Counts(*row[1:])
@@ -191,9 +136,8 @@ class QueueTable:
     def totals(self) -> Counts:
         cached = self._cache
         if cached.totals is None:
-            sums = ", ".join(f"coalesce(sum({name}), 0)" for name in sql.COUNTED)
-            row = next(iter(self._db.execute(f"SELECT {sums} FROM queue")))
-            cached.totals = dict(zip(sql.COUNTED, row, strict=True))
+            row = next(iter(self._db.execute(sql.QUEUE_SUMS)))
+            cached.totals = dict(zip(COUNTED, row, strict=True))
         return sum_of([Counts(**cached.totals), *(Counts(**deltas) for deltas in self._deltas.values())])
 
     # -- policies and queues --------------------------------------------------------------------------------------
@@ -202,8 +146,7 @@ class QueueTable:
         policy = self._cache.rules.get(queue)
         if policy is None:
             if len(self._cache.rules) >= MAX_CACHED_POLICIES:
-                self._cache.rules.clear()
-                self._cache.policies.clear()
+                self._cache.forget_policies()
             policy = self._cache.rules[queue] = self._read_policy(queue)
         return policy
 
@@ -216,14 +159,12 @@ class QueueTable:
         return cached[1]
 
     def policy_text(self, queue: str) -> str | None:
-        text: str | None = self._value("SELECT policy FROM queue WHERE name = ?", queue)
+        text: str | None = self._value(sql.POLICY, queue)
         return text
 
     def set_policy(self, queue: str, text: str | None) -> None:
-        self._db.execute("UPDATE queue SET policy = ? WHERE n = ?", (text, self._ensure_queue(queue)))
-        self._cache.rules.pop(queue, None)
-        if self._cache.queues_with_policy is not None:
-            (self._cache.queues_with_policy.discard if text is None else self._cache.queues_with_policy.add)(queue)
+        self._db.execute(statements.SET_POLICY, (text, self._ensure_queue(queue)))
+        self._cache.note_policy(queue, text is not None)
 
     def queues(self, after: str = "", limit: int | None = None, prefix: str = "") -> list[str]:
         most = -1 if limit is None else limit
@@ -232,7 +173,7 @@ class QueueTable:
     def queue_count(self) -> int:
         cached = self._cache
         if cached.queue_count is None:
-            cached.queue_count = int(self._value("SELECT count(*) FROM queue"))
+            cached.queue_count = int(self._value(sql.QUEUE_COUNT))
         return cached.queue_count
 
     def has_queue(self, queue: str) -> bool:
@@ -241,7 +182,7 @@ class QueueTable:
     def queues_with_policy(self) -> list[str]:
         cached = self._cache
         if cached.queues_with_policy is None:
-            rows = self._db.execute("SELECT name FROM queue WHERE policy IS NOT NULL")
+            rows = self._db.execute(sql.QUEUES_WITH_POLICY)
             cached.queues_with_policy = {row[0] for row in rows}
         return sorted(cached.queues_with_policy)
 
@@ -250,36 +191,15 @@ class QueueTable:
         if number is None:
             return
         self._runs.write()
-        self._db.execute(END_CONTENT, (number,))
-        for table in ("failure", "message", "life"):  # not indexed by queue: a full scan would be slow
-            self._db.execute(f"DELETE FROM {table} WHERE seq IN (SELECT seq FROM name WHERE queue = ?)", (number,))
-        for table in ("name", "ready", "fresh", "batch", "member", "dedup"):
-            self._db.execute(f"DELETE FROM {table} WHERE queue = ?", (number,))
-        self._db.execute("DELETE FROM queue WHERE n = ?", (number,))
+        for statement in (statements.END_CONTENT, *statements.END_QUEUE_ROWS, statements.END_QUEUE):
+            self._db.execute(statement, (number,))
         self._deltas.pop(number, None)
-        self._cache.leased.clear()
-        self._cache.named.clear()
-        self._cache.tails.clear()
-        self._cache.recent_payloads.clear()
-        self._cache.leased_batches.clear()
-        self._cache.contents.clear()
-        self._cache.newest.clear()
-        self._cache.due = None
-        self._cache.numbers.pop(queue, None)
-        self._cache.names.pop(number, None)
-        self._cache.policies.pop(queue, None)
-        self._cache.rules.pop(queue, None)
-        self._cache.finished.discard(number)
-        self._cache.totals = None
-        if self._cache.queue_count is not None:
-            self._cache.queue_count -= 1
-        if self._cache.queues_with_policy is not None:
-            self._cache.queues_with_policy.discard(queue)
+        self._cache.forget_queue(queue, number)
 
     # -- notes ----------------------------------------------------------------------------------------------------
 
     def note(self, key: str) -> str | None:
-        text: str | None = self._value("SELECT text FROM note WHERE key = ?", key)
+        text: str | None = self._value(sql.NOTE, key)
         return text
 
     def notes(self, prefix: str) -> dict[str, str]:
@@ -288,9 +208,9 @@ class QueueTable:
     def set_note(self, key: str, text: str | None) -> None:
         validation.check_note(key)
         if text is None:
-            self._db.execute("DELETE FROM note WHERE key = ?", (key,))
+            self._db.execute(statements.END_NOTE, (key,))
         else:
-            self._db.execute("INSERT OR REPLACE INTO note VALUES (?, ?)", (key, text))
+            self._db.execute(statements.SET_NOTE, (key, text))
 
 
 # -- lookups -----------------------------------------------------------------------------------------------------------
@@ -361,8 +281,7 @@ class MessageLookup(QueueTable):
         return [found.get(seq) for seq in seqs]
 
     def _from_single_rows(self, seqs: set[int]) -> Iterator[Message]:
-        which, bindings = sql.among(list(seqs))
-        return (self._message(row) for row in self._db.execute(sql.LIFE_BY_SEQS + which, bindings))
+        return (self._message(row) for row in self._db.execute(*sql.LIFE_BY_SEQS.among(list(seqs))))
 
     def _from_batches(self, seqs: set[int]) -> Iterator[Message]:
         for span in spans(list(seqs)):
@@ -371,7 +290,7 @@ class MessageLookup(QueueTable):
 
     def _from_ready(self, seqs: set[int]) -> Iterator[Message]:
         for seq in seqs:
-            row = self._db.execute("SELECT queue, id FROM message WHERE seq = ?", (seq,)).fetchone()
+            row = self._db.execute(sql.QUEUE_AND_ID, (seq,)).fetchone()
             message = self._ready_by_name(row[0], row[1]) if row else None
             if message is not None:
                 yield message
@@ -393,7 +312,7 @@ class MessageLookup(QueueTable):
         return [messages.get(id) for id in ids]
 
     def _by_name(self, queue: int, id: str) -> Message | None:
-        seq = self._value("SELECT seq FROM name WHERE queue = ? AND id = ?", queue, id)
+        seq = self._value(sql.SEQ_BY_NAME, queue, id)
         if seq is None:
             return None
         if seq in self._cache.leased:
@@ -428,8 +347,7 @@ class MessageLookup(QueueTable):
 
     def _envelopes(self, queues: dict[int, str]) -> dict[int, Envelope]:
         """Read envelopes by number; in the order of the numbers, so that each row of ``content`` is read once."""
-        which, bindings = sql.among(list(queues))
-        rows = sorted(self._db.execute(sql.ENVELOPES + which, bindings), key=_by_number)
+        rows = sorted(self._db.execute(*sql.ENVELOPES.among(list(queues))), key=_by_number)
         return {
             row[0]: sql.envelope_of(row, queues[row[0]], self._contents.payload(row[0], row[sql.PAYLOAD]))
             for row in rows

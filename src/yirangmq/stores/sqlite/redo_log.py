@@ -1,12 +1,6 @@
-"""Redo log of the server's SQLite store, ``queue.db-redo``: format, replay after a crash, and append.
+"""Redo log of the server's SQLite store, ``queue.db-redo``: position, replay after a crash, and append.
 
-A record holds the changes of one commit: the statements it executed, with their values (docs/sqlite.md)::
-
-    head  <IIQI: bytes of the body, CRC-32 of all that follows, generation, number of the record
-    body  marshal (version 2) of: new statements, changes, whether statement numbers restart;
-          a change is: number of the statement, whether it is for many rows, values or rows
-
-The text of a statement is written once; later changes refer to it by number.
+The format of a record is in ``stores.sqlite.redo_format``. A record holds the changes of one commit.
 
 The file is a ring of 1 MiB: a record that does not fit before the end is written at the beginning. Its length never
 changes, so a sync writes nothing but the record. The table ``redo`` in the SQLite file holds the redo position:
@@ -18,14 +12,12 @@ While a server holds ``flock`` on the file, no other process replays it. ``appen
 space or cannot be created (retried after 60 s); the store then makes SQLite commit."""
 
 import contextlib
-import marshal
 import os
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 import apsw
 
@@ -33,29 +25,27 @@ from yirangmq.core.errors import StoreDamaged
 from yirangmq.fsio.disk import Disk
 from yirangmq.fsio.lock import try_lock, unlock
 from yirangmq.fsio.permissions import access_in
+from yirangmq.stores.sqlite.redo_format import (
+    FORMAT,
+    HEAD,
+    LoggedStatement,
+    ReadStatement,
+    RedoPosition,
+    body_encoder,
+    commits,
+    first_position,
+    read,
+    record,
+)
 
-# -- format and replay -------------------------------------------------------------------------------------------------
+# -- position and replay -----------------------------------------------------------------------------------------------
 
-LoggedStatement = tuple[str, bool, Any]
-"""A statement, whether it was executed for many rows, and its values or rows."""
 RING_SINCE = 7
 """Schema version that added number and offset of the redo position."""
-HEAD = struct.Struct("<IIQI")
-"""Header of a record: bytes of the body, checksum of all that follows, generation, number of the record."""
-_CHECKED = struct.Struct("<QI")
 
 
 def redo_path(path: Path) -> Path:
     return Path(f"{path}-redo")
-
-
-class RedoPosition(NamedTuple):
-    """Position in the redo log: the first record that is not in the SQLite file."""
-
-    generation: int
-    number: int = 0
-    at: int = 0
-    """Offset of the record in bytes; if it did not fit there, it is at offset 0."""
 
 
 def new_generation() -> int:
@@ -79,55 +69,7 @@ def write_position(db: apsw.Connection, position: RedoPosition) -> None:
     db.execute("UPDATE redo SET generation = ?, number = ?, at = ?", position)
 
 
-def bodies(data: bytes, position: RedoPosition) -> Iterator[bytes]:
-    """Yield the bodies of the valid records, up to the first incomplete one."""
-    generation, number, at = position
-    while True:
-        body = _body_at(data, at, generation, number)
-        if body is None and at:
-            at = 0
-            body = _body_at(data, at, generation, number)
-        if body is None:
-            return
-        yield body
-        at, number = at + HEAD.size + len(body), number + 1
-
-
-def _body_at(data: bytes, at: int, generation: int, number: int) -> bytes | None:
-    start = at + HEAD.size
-    if start > len(data):
-        return None
-    length, expected, of, numbered = HEAD.unpack_from(data, at)
-    if of != generation or numbered != number or not length or start + length > len(data):
-        return None
-    body = data[start : start + length]
-    return body if checksum(generation, number, body) == expected else None
-
-
-def checksum(generation: int, number: int, body: bytes) -> int:
-    from zlib import crc32  # an idle server does not load it
-
-    return crc32(body, crc32(_CHECKED.pack(generation, number)))
-
-
-def read(data: bytes, position: RedoPosition) -> Iterator[LoggedStatement]:
-    """Yield the statements of all valid records, in order."""
-    for commit in commits(data, position):
-        yield from commit
-
-
-def commits(data: bytes, position: RedoPosition) -> Iterator[list[LoggedStatement]]:
-    """Yield the statements of each valid record, in order."""
-    statements: list[str] = []
-    for body in bodies(data, position):
-        new, changes, *starts_table = marshal.loads(body)
-        if starts_table == [True]:
-            statements = []
-        statements += new
-        yield [(statements[number], is_many, values) for number, is_many, values in changes]
-
-
-def replay(db: apsw.Connection, logged: Iterable[LoggedStatement]) -> None:
+def replay(db: apsw.Connection, logged: Iterable[ReadStatement]) -> None:
     """Replay statements; the caller provides the transaction."""
     for statement, is_many, values in logged:
         if is_many:
@@ -144,7 +86,7 @@ def replay_fitting(db: apsw.Connection, redo_file: Path, position: RedoPosition 
     except FileNotFoundError:
         return 0
     lost = 0
-    for commit in commits(data, _first(data) if position is None else position):
+    for commit in commits(data, first_position(data) if position is None else position):
         db.execute("SAVEPOINT one")
         try:
             replay(db, commit)
@@ -153,11 +95,6 @@ def replay_fitting(db: apsw.Connection, redo_file: Path, position: RedoPosition 
             db.execute("ROLLBACK TO one")
         db.execute("RELEASE one")
     return lost
-
-
-def _first(data: bytes) -> RedoPosition:
-    """Return the position in the first header of ``data``."""
-    return RedoPosition(*HEAD.unpack_from(data)[2:4]) if len(data) >= HEAD.size else RedoPosition(0)
 
 
 def replay_leftover(db: apsw.Connection, path: Path) -> None:
@@ -234,7 +171,7 @@ def _has_records(redo_file: Path, position: RedoPosition) -> bool:
         with redo_file.open("rb") as file:
             for at in (position.at, 0):
                 file.seek(at)
-                if _first(file.read(HEAD.size)) == RedoPosition(position.generation, position.number):
+                if first_position(file.read(HEAD.size)) == RedoPosition(position.generation, position.number):
                     return True
     except FileNotFoundError:
         pass
@@ -250,23 +187,6 @@ BLOCK = 65536
 """Bytes written at a time while the file is created."""
 PAUSE_SECONDS = 60.0
 """Delay before the file is created again after a failure."""
-MARSHAL = 2
-"""Version of the marshal format, which every Python version reads."""
-
-
-def _encode(content: tuple[list[str], list[tuple[int, bool, Any]], bool]) -> bytes:
-    """Encode the body of a record. It uses the standard library, so that an idle server with few commits loads no
-    other one."""
-    try:
-        return marshal.dumps(content, MARSHAL)
-    except ValueError:  # a subclass of str, such as ``State``
-        return marshal.dumps(_plain(content), MARSHAL)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return str(value) if isinstance(value, str) else value
 
 
 class RedoLog:
@@ -286,13 +206,12 @@ class RedoLog:
         self._sync = sync
         self._fd = -1
         self._not_before = 0.0
-        self._statements: dict[str, int] = {}
+        self._encode: Callable[[Sequence[LoggedStatement]], bytes] | None = None
         self.start(position)
 
     def start(self, position: RedoPosition) -> None:
         """Start an empty log at ``position``: every record appended before is in the SQLite file, which has this redo
         position."""
-        self._statements.clear()
         self.position = position
         """Position of the first record that is not in the SQLite file."""
         self.number, self._at = position.number, position.at
@@ -329,7 +248,6 @@ class RedoLog:
     def start_commit(self) -> RedoPosition:
         """Return the position for a background commit of SQLite that contains all records so far. Records appended
         during that commit follow this position."""
-        self._statements.clear()  # a replay that starts here has read no statement text yet
         self._wrapped_since_commit = False
         return RedoPosition(self.position.generation, self.number, self._at)
 
@@ -349,21 +267,20 @@ class RedoLog:
 
         ``meanwhile`` is called while the disk writes. If it or the disk fails, the record is voided, or the log is in
         doubt."""
-        body, new = self._body(logged)
-        at = self._place(HEAD.size + len(body))
-        if at == 0 and self._at:
-            self._statements.clear()  # so that a replay can start at the beginning of the file
-            body, new = self._body(logged)
-            at = self._place(HEAD.size + len(body))
+        if self._encode is None:
+            self._encode = body_encoder()
+        body = FORMAT + self._encode(logged)
+        length = HEAD.size + len(body)
+        at = self._place(length)
         if at < 0 or (self._fd < 0 and not self._open()):
             return False
-        generation, number, disk = self.position.generation, self.number, self._disk
-        head = HEAD.pack(len(body), checksum(generation, number, body), generation, number)
+        disk = self._disk
+        data = record(self.position.generation, self.number, body)
         self.is_in_doubt = True
         try:
-            disk.write_at(self._fd, head + body, at)
+            disk.write_at(self._fd, data, at)
             if self._sync:
-                disk.begin_sync(self._fd, at, len(head) + len(body))
+                disk.begin_sync(self._fd, at, length)
             meanwhile()
             if self._sync:
                 disk.fdatasync(self._fd)
@@ -373,9 +290,8 @@ class RedoLog:
         self.is_in_doubt = False
         if at < self._at:
             self._has_wrapped = self._wrapped_since_commit = True
-        self._at = at + len(head) + len(body)
-        self.number = number + 1
-        self._statements.update(new)
+        self._at = at + length
+        self.number += 1
         return True
 
     def _make_void(self, start: int) -> None:
@@ -386,18 +302,6 @@ class RedoLog:
             if self._sync:
                 self._disk.fdatasync(self._fd)
             self.is_in_doubt = False
-
-    def _body(self, logged: Sequence[LoggedStatement]) -> tuple[bytes, dict[str, int]]:
-        """Encode a record. Return the body, and the numbers of the statements it adds. The text of a statement is
-        written once; if no statement is known, the numbers restart."""
-        known, changes = self._statements, []
-        new: dict[str, int] = {}
-        for statement, is_many, values in logged:
-            number = known.get(statement)
-            if number is None:
-                number = new.setdefault(statement, len(known) + len(new))
-            changes.append((number, is_many, values))
-        return _encode(([*new], changes, not known)), new
 
     def _open(self) -> bool:
         """Open the file. Return False if it cannot be created; the next try is ``PAUSE_SECONDS`` later."""
@@ -429,7 +333,7 @@ class RedoLog:
         self._disk.fsync_folder(str(self.path.parent.absolute()))
         return self._disk.open_update(path)
 
-    def logged(self) -> Iterator[LoggedStatement]:
+    def logged(self) -> Iterator[ReadStatement]:
         """Read back the statements that were appended and are not in the SQLite file, without refused ones."""
         if not self.count:
             return iter(())

@@ -20,7 +20,6 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
-from typing import cast
 
 import apsw
 
@@ -28,20 +27,18 @@ from yirangmq.core.errors import StoreBusy
 from yirangmq.core.ports import Finding
 from yirangmq.fsio.disk import Disk
 from yirangmq.fsio.errors import as_store_error
-from yirangmq.stores.sqlite import sql
 from yirangmq.stores.sqlite.background import Checkpointer, DeferredCommitter
-from yirangmq.stores.sqlite.cache import Recorder
 from yirangmq.stores.sqlite.connection import checkpoint_pages, sqlite_errors_translated
+from yirangmq.stores.sqlite.recorder import Recorder
+from yirangmq.stores.sqlite.redo_format import RedoPosition
 from yirangmq.stores.sqlite.redo_log import (
     BYTES,
     RedoLog,
-    RedoPosition,
     new_generation,
     read_position,
     replay,
     write_position,
 )
-from yirangmq.stores.sqlite.runs import ADD_BATCH, ADD_FRESH, FRESH_BEHIND, FRESH_LINE, GROW_FRESH, SETTLE_BATCH
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.stores.sqlite.transaction import SqliteTransaction
 
@@ -50,20 +47,6 @@ COMMIT_DELAY_SECONDS = 2.0
 MAX_REDO_ROWS = 150
 """Maximum number of changed rows of a commit to the redo log. A larger one (about 70 new messages) is committed by
 SQLite directly: the redo log would only make it be written twice."""
-DEFERRABLE = (
-    *(sql.INSERT_MESSAGE, sql.NAME_ONE, sql.ADD_NEW, sql.ADD_COUNTS),
-    *(ADD_FRESH, GROW_FRESH, ADD_BATCH, SETTLE_BATCH),
-)
-"""Deferrable statements: the changes of publish, lease and ack. SQLite executes them while the disk writes their
-record."""
-NEGATIVE_CACHEABLE = {
-    sql.IS_ANY_SINGLE: "ready",
-    sql.SCAN_READY: "ready",
-    FRESH_LINE: "fresh",
-    FRESH_BEHIND: "fresh",
-}
-"""Queries with cacheable misses, each with its table: every lease runs them, and they find nothing in an empty
-queue."""
 QUIET_SECONDS = 10.0
 """Minimum interval between two warnings that a SQLite commit failed."""
 MIN_REDO_BYTES = 65536
@@ -100,8 +83,6 @@ class ServedSqliteStore(SqliteStore):
         if self._reserve is not None and self._reserve.size:
             redo_bytes = min(redo_bytes, max(self._reserve.size // 8, MIN_REDO_BYTES))
         self._record()
-        self._recorder_cache = self._cache
-        """The cache at the start of the last transaction; another one invalidates the recorder's negative cache."""
         try:
             with sqlite_errors_translated(self._db, path):
                 self._changes = RedoLog(path, read_position(self._db), disk, redo_bytes, sync=durability == "full")
@@ -146,8 +127,7 @@ class ServedSqliteStore(SqliteStore):
 
     def _record(self) -> None:
         """Create the recorder for a new connection."""
-        self._recorder = Recorder(self._db, DEFERRABLE, NEGATIVE_CACHEABLE)
-        self._recorded = cast("apsw.Connection", self._recorder)
+        self._recorder = Recorder(self._db, self._cache.misses)
 
     # -- transaction ----------------------------------------------------------------------------------------------
 
@@ -166,12 +146,9 @@ class ServedSqliteStore(SqliteStore):
     def _work(self) -> SqliteTransaction:
         self._recorder.start()
         self._number = self._changes.number
-        if self._recorder_cache is not self._cache:
-            self._recorder_cache = self._cache
-            self._recorder.invalidate_misses()
         if self._background_commit is None:
             self._touched = self._db.total_changes()
-        work = SqliteTransaction(self._recorded, self._cache)
+        work = SqliteTransaction(self._recorder, self._cache)
         if self._reserve is not None and self._reserve.is_short:  # no other process uses the reserve
             work.on_add = self._before_adding
         return work

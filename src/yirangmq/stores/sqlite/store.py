@@ -21,6 +21,7 @@ from yirangmq.core.errors import StoreBusy, StoreError
 from yirangmq.core.ports import Finding
 from yirangmq.stores.file_watch import FileWatch
 from yirangmq.stores.reserve import HISTORY_PARTS, sqlite_reserve, trim_history
+from yirangmq.stores.sqlite.cache import StoreCache
 from yirangmq.stores.sqlite.connection import (
     BusyHandler,
     checkpoint_pages,
@@ -29,7 +30,6 @@ from yirangmq.stores.sqlite.connection import (
     sqlite_errors_translated,
     translation,
 )
-from yirangmq.stores.sqlite.reads import StoreCache
 from yirangmq.stores.sqlite.redo_log import is_locked, redo_path, replay_in_transaction, shared_lock
 from yirangmq.stores.sqlite.transaction import SqliteTransaction
 
@@ -174,7 +174,7 @@ class SqliteStore:
         was one."""
         if not self._redo.exists() or not replay_in_transaction(self._db, self._redo):
             return False
-        self._cache = StoreCache(policies=self._cache.policies)
+        self._cache.reset()
         return True
 
     def _work(self) -> SqliteTransaction:
@@ -203,7 +203,7 @@ class SqliteStore:
         """Roll back, and drop the caches, which may have uncommitted rows. Message numbers used since the last commit
         are free again."""
         last, reserved = self._committed_numbers
-        self._cache = StoreCache(last=last, reserved=reserved)
+        self._cache.reset(last, reserved)
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
         self._version = self._db.data_version("main")
@@ -212,7 +212,7 @@ class SqliteStore:
         """Drop the caches if another process has written: it may have deleted a queue and reused its number. SQLite's
         data version also counts commits of this process, so its value after the last of them is stored."""
         if self._db.data_version("main") != self._version:
-            self._cache = StoreCache(policies=self._cache.policies)
+            self._cache.reset()
 
     # -- a full disk ----------------------------------------------------------------------------------------------
 
@@ -313,7 +313,7 @@ class SqliteStore:
 
         with self._lock, sqlite_errors_translated(self._db, self._path):
             if repair:
-                self._cache = StoreCache()
+                self._cache.reset()
             findings = list(check(self._db, repair=repair))
             if repair and any(finding.kind == DAMAGED for finding in findings):
                 findings = self._salvage()
@@ -327,7 +327,8 @@ class SqliteStore:
         try:
             return salvage(self._path)
         finally:
-            self._cache, self._version = StoreCache(), None
+            self._cache.reset()
+            self._version = None
             self._open()
 
     def used_bytes(self) -> int:

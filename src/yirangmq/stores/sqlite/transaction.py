@@ -18,10 +18,10 @@ import apsw
 from yirangmq.core.message import Envelope, Message, MessageRun, id_of, total_size
 from yirangmq.core.ports import AddResult, new_add_result
 from yirangmq.core.states import State
-from yirangmq.stores.sqlite import sql
-from yirangmq.stores.sqlite.payloads import UNDO_CONTENT, pack_payloads, unpacked_payloads
-from yirangmq.stores.sqlite.reads import MAX_CACHED_QUEUES, StoreCache
-from yirangmq.stores.sqlite.runs import BatchRow
+from yirangmq.stores.sqlite import sql, statements
+from yirangmq.stores.sqlite.cache import MAX_CACHED_QUEUES, BatchRow, StoreCache
+from yirangmq.stores.sqlite.payloads import pack_payloads, unpacked_payloads
+from yirangmq.stores.sqlite.statements import StatementExecutor
 from yirangmq.stores.sqlite.writes import MessageDeletions
 
 # -- operations on runs ------------------------------------------------------------------------------------------------
@@ -30,7 +30,7 @@ from yirangmq.stores.sqlite.writes import MessageDeletions
 class RunOperations(MessageDeletions):
     """Run operations (``core.ports.MessageRunOperations``): read, lease and settle a run of messages as one row."""
 
-    def __init__(self, db: apsw.Connection, known: StoreCache) -> None:
+    def __init__(self, db: StatementExecutor, known: StoreCache) -> None:
         super().__init__(db, known)
         self._offered: dict[int, list[Envelope]] = {}
         """Envelopes that the last ``head_runs`` read, by the first number of their run."""
@@ -89,7 +89,7 @@ class RunOperations(MessageDeletions):
 
     def swap_run(self, run: MessageRun, after: Message) -> None:
         before, count = run
-        self._move_due(before.due_at, after.due_at)
+        self._cache.move_due(before.due_at, after.due_at)
         queue, last = self._ensure_queue(before.queue), before.seq + count - 1
         shared_columns = after.state.value, after.due_at, after.changed_at, after.consumer, int(after.body)
         batch = BatchRow(before.seq, last, queue, after.rank, *shared_columns, None)
@@ -125,17 +125,6 @@ class RunOperations(MessageDeletions):
         else:
             self._runs.cut(*span)
             self._runs.add(batch)
-
-    def _move_due(self, old: int, new: int) -> None:
-        """Update the cached due time when a due time changes from ``old`` to ``new``. If ``old`` was the earliest, it
-        stays a lower bound; the true value is looked up when that time has come."""
-        due = self._cache.due
-        if due is None:
-            return
-        if new and (due[0] is None or new < due[0]):
-            self._cache.due = new, True
-        elif old and old == due[0]:
-            self._cache.due = old, False
 
 
 def _fresh(seq: int, queue: str, rank: int, sent: Envelope) -> Message:
@@ -181,8 +170,8 @@ class SqliteTransaction(RunOperations):
         try:
             self._insert(queue, envelopes, kinds, first, now, draft_until)
         except apsw.ConstraintError:
-            self._db.execute("DELETE FROM message WHERE seq >= ?", (first,))
-            self._db.execute(UNDO_CONTENT, (first,))
+            self._db.execute(statements.UNDO_MESSAGES, (first,))
+            self._db.execute(statements.UNDO_CONTENT, (first,))
             return self._add_checked(queue, envelopes, now, dedup_until, draft_until)
         return [*map(new_add_result, zip(count(first), map(id_of, envelopes), repeat(False), repeat("")))]
 
@@ -196,8 +185,8 @@ class SqliteTransaction(RunOperations):
         seq = self.places(1)
         column = payload.decode() if is_json else payload
         row = (seq, queue, id, rank, published, available, 0, None, header, column, 0, 0)
-        self._db.execute(sql.INSERT_MESSAGE, row)
-        self._db.execute(sql.NAME_ONE, (queue, id, seq, seq))
+        self._db.execute(statements.INSERT_MESSAGE, row)
+        self._db.execute(statements.NAME_ONE, (queue, id, seq, seq))
         size = len(payload) + len(header)
         self.written += size
         self._add_ready_run(queue, (envelope,), seq, size)
@@ -223,10 +212,10 @@ class SqliteTransaction(RunOperations):
             self._contents.add(contents)
         else:
             self._db.executemany(
-                sql.INSERT_MESSAGE, sql.message_rows(first, queue, envelopes, unpacked_payloads(envelopes))
+                statements.INSERT_MESSAGE, sql.message_rows(first, queue, envelopes, unpacked_payloads(envelopes))
             )
         last = first + number - 1
-        self._db.execute(sql.NAME_NEW, (first, last))
+        self._db.execute(statements.NAME_NEW, (first, last))
         self._cache.newest.pop(queue, None)
         if is_plain:
             self._add_ready_run(queue, envelopes, first, size)
@@ -234,7 +223,7 @@ class SqliteTransaction(RunOperations):
         deltas = self._deltas_of(queue)
         if draft_until is not None:
             self._cache.due = None
-            self._db.execute(sql.DRAFT_NEW, (first, last, draft_until))
+            self._db.execute(statements.DRAFT_NEW, (first, last, draft_until))
             deltas["draft"] += number
             self._cache.named.add_drafts(first, envelopes, draft_until)
             return
@@ -264,23 +253,23 @@ class SqliteTransaction(RunOperations):
         if key is None and not others:
             shared = queue, rank, published, available, header
             differing = [*zip(map(id_of, envelopes), column, strict=True)]
-            for many in sql.ROWS_PER_INSERT:
+            for many in statements.INSERT_MANY:
                 while len(envelopes) - done >= many:
                     each = chain.from_iterable(differing[done : done + many])
-                    self._db.execute(sql.INSERT_MANY[many], (first + done, *shared, *each))
+                    self._db.execute(statements.INSERT_MANY[many], (first + done, *shared, *each))
                     done += many
         if done < len(envelopes):
             rows = sql.message_rows(first + done, queue, envelopes[done:], column[done:])
-            self._db.executemany(sql.INSERT_MESSAGE, rows)
+            self._db.executemany(statements.INSERT_MESSAGE, rows)
 
     def _insert_new_rows(self, first: int, last: int, now: int) -> int:
         """Insert a single row into ``ready`` or ``life`` for each message. Return the number of ready messages."""
         self._cache.due = None
-        self._db.execute(sql.MEMBERS_NEW, (first, last))
-        self._db.execute(sql.READY_NEW, (first, last, now))
+        self._db.execute(statements.MEMBERS_NEW, (first, last))
+        self._db.execute(statements.READY_NEW, (first, last, now))
         ready = self._db.changes()
         if ready <= last - first:
-            self._db.execute(sql.DELAY_NEW, (first, last, now))
+            self._db.execute(statements.DELAY_NEW, (first, last, now))
         return ready
 
     def _add_checked(
@@ -306,7 +295,7 @@ class SqliteTransaction(RunOperations):
         if accepted:
             self._insert(queue, accepted, set(map(_kind_of, accepted)), first, now, draft_until)
         rows = [(queue, key, dedup_until, seq, id) for key, (seq, id) in keys.items()]
-        self._db.executemany(sql.HOLD_KEY, rows)
+        self._db.executemany(statements.HOLD_KEY, rows)
         return results
 
     def _known_one(
@@ -330,7 +319,7 @@ class SqliteTransaction(RunOperations):
             if len(newest) >= MAX_CACHED_QUEUES:
                 newest.clear()
             try:
-                newest[queue] = self._value("SELECT max(id) FROM name WHERE queue = ?", queue) or ""
+                newest[queue] = self._value(sql.NEWEST_ID, queue) or ""
             except UnicodeDecodeError:  # damaged file: the error is reported when the message is leased
                 return False
         is_so = id > newest[queue]
@@ -339,7 +328,7 @@ class SqliteTransaction(RunOperations):
         return is_so
 
     def _known_id(self, queue: int, id: str) -> AddResult | None:
-        row = self._db.execute("SELECT seq FROM name WHERE queue = ? AND id = ?", (queue, id)).fetchone()
+        row = self._db.execute(sql.SEQ_BY_NAME, (queue, id)).fetchone()
         return None if row is None else AddResult(row[0], id, True)
 
     def key_holders(self, queue: str, keys: Sequence[str], now: int) -> list[tuple[int, str] | None]:
@@ -349,14 +338,14 @@ class SqliteTransaction(RunOperations):
     def hold_keys(self, queue: str, holders: Mapping[str, tuple[int, str]], until: int) -> None:
         number = self._ensure_queue(queue)
         rows = [(number, key, until, seq, id) for key, (seq, id) in holders.items()]
-        self._db.executemany(sql.HOLD_KEY, rows)
+        self._db.executemany(statements.HOLD_KEY, rows)
 
     def free_keys(self, queue: str, keys: Sequence[str]) -> None:
         number = self._queue(queue)
-        self._db.executemany(sql.FREE_KEY, [(number, key) for key in keys])
+        self._db.executemany(statements.FREE_KEY, [(number, key) for key in keys])
 
     def forget_keys(self, now: int, limit: int) -> int:
-        self._db.execute(sql.FORGET_KEYS, (now, limit))
+        self._db.execute(statements.FORGET_KEYS, (now, limit))
         return self._db.changes()
 
 

@@ -27,9 +27,10 @@ from yirangmq.core.ports import Change, after_of
 from yirangmq.core.states import UNFINISHED, State
 from yirangmq.format.json_codec import dumps
 from yirangmq.stores.sqlite import corrupt_rows as unreadable
-from yirangmq.stores.sqlite import sql
+from yirangmq.stores.sqlite import sql, statements
+from yirangmq.stores.sqlite.cache import BatchRow, Span
 from yirangmq.stores.sqlite.reads import MessageLookup
-from yirangmq.stores.sqlite.runs import BatchRow, ReadyMessage, Span, members, spans
+from yirangmq.stores.sqlite.runs import ReadyMessage, members, spans
 
 # -- grouping by kind --------------------------------------------------------------------------------------------------
 
@@ -135,10 +136,6 @@ def by_shared_columns(messages: list[Message]) -> dict[SharedColumns, list[Messa
 
 # -- state changes -----------------------------------------------------------------------------------------------------
 
-MAX_LEASED_MESSAGES = 20_000
-"""Maximum number of cached leased messages, about 300 bytes each; beyond it they are read from the file."""
-
-
 LONG_MS = 60_000
 """A message delayed longer than this, in ms, gets its payload unpacked."""
 
@@ -159,8 +156,7 @@ class StateChanges(MessageLookup):
             self._insert_new(kind, alike, removed[kind])
             self._count_changes(*kind, len(alike))
             self._weigh(kind, alike)
-            self._remember(old, new, alike)
-            self._cache.named.apply_changes(old, new, alike)
+            self._cache.apply_changes(old, new, alike)
             self._unpack_long_lived(new, alike)
         if any(map(group_of, map(after_of, changes))):
             self._regroup(changes)
@@ -189,12 +185,12 @@ class StateChanges(MessageLookup):
         apart = [message for message in messages if message.seq not in gone] if gone else messages
         if any(map(target_of, apart)):
             self._db.executemany(
-                sql.END_READY, [(queue, message.target, message.rank, message.place) for message in apart]
+                statements.END_READY, [(queue, message.target, message.rank, message.place) for message in apart]
             )
             return
         for rank, places in by_rank(apart).items():
             for low, high in spans(places):
-                self._db.execute(sql.END_READY_RUN, (queue, rank, low, high))
+                self._db.execute(statements.END_READY_RUN, (queue, rank, low, high))
 
     def _insert_new(self, kind: ChangeKind, changes: list[Change], removed: set[int]) -> None:
         """Insert messages into their new state. ``removed``: numbers of those that were in a batch and have no row."""
@@ -212,7 +208,7 @@ class StateChanges(MessageLookup):
             self._write_single_rows(kind, queue, changes, removed)
         if failed:
             rows = [(after.seq, *failure) for _, after, failure in changes if failure is not None]
-            self._db.executemany(sql.SET_FAILURE, rows)
+            self._db.executemany(statements.SET_FAILURE, rows)
 
     def _insert_batches(self, kind: ChangeKind, queue: int, messages: list[Message], removed: set[int]) -> None:
         """Insert one batch for all messages with consecutive numbers and the same shared columns."""
@@ -230,8 +226,7 @@ class StateChanges(MessageLookup):
         """Delete rows of ``life``, except of the messages in ``removed``, which have none."""
         rest = [seq for seq in seqs if seq not in removed]
         if rest:
-            which, bindings = sql.among(rest)
-            self._db.execute(sql.END_LIVES + which, bindings)
+            self._db.execute(*statements.END_LIVES.among(rest))
 
     def _write_single_rows(self, kind: ChangeKind, queue: int, changes: list[Change], removed: set[int]) -> None:
         """Insert or update a single row for each message."""
@@ -249,24 +244,24 @@ class StateChanges(MessageLookup):
         if new is State.READY:
             if old is not State.READY:
                 self._end_rows(seqs, removed)
-            many(sql.INSERT_READY, rows)
-            many(sql.MOVE_NAME, [(after.place, queue, after.id) for after in afters])
+            many(statements.INSERT_READY, rows)
+            many(statements.MOVE_NAME, [(after.place, queue, after.id) for after in afters])
         elif old is State.READY:
-            many(sql.INSERT_LIFE, rows)
+            many(statements.INSERT_LIFE, rows)
         else:
-            many(sql.INSERT_LIFE, [row for seq, row in zip(seqs, rows, strict=True) if seq in removed])
-            many(sql.UPDATE_LIFE, [row for seq, row in zip(seqs, rows, strict=True) if seq not in removed])
+            many(statements.INSERT_LIFE, [row for seq, row in zip(seqs, rows, strict=True) if seq in removed])
+            many(statements.UPDATE_LIFE, [row for seq, row in zip(seqs, rows, strict=True) if seq not in removed])
         if old_body and not new_body:
             self._end_messages(seqs)
 
     def _unpack_long_lived(self, new: State, changes: list[Change]) -> None:
         """Unpack the payloads of messages that will stay long, so that they do not keep shared rows of ``content``."""
         if new in (State.DEAD, State.PARKED):
-            self._contents.unpack(*sql.among([change.after.seq for change in changes]))
+            self._contents.unpack([change.after.seq for change in changes])
         elif new is State.DELAYED:
             long = [after.seq for _, after, _ in changes if after.due_at - after.changed_at > LONG_MS]
             if long:
-                self._contents.unpack(*sql.among(long))
+                self._contents.unpack(long)
 
     def _settle(self, changes: list[Change]) -> None:
         """Change single rows from leased to done, or from done to remembered, with one statement for all messages with
@@ -275,16 +270,16 @@ class StateChanges(MessageLookup):
         for _, after, _ in changes:
             together.setdefault((after.due_at, after.changed_at, after.body), []).append(after.seq)
         for (due_at, changed_at, body), seqs in together.items():
-            which, bindings = sql.among(seqs)
-            self._db.execute(sql.SETTLE_LIFE + which, (due_at, changed_at, body, *bindings))
+            statement, bindings = statements.SETTLE_LIFE.among(seqs)
+            self._db.execute(statement, (due_at, changed_at, body, *bindings))
             if not body:
                 self._end_messages(seqs)
 
     def _start(self, changes: list[Change]) -> None:
         """Change single rows from claimed to leased with one statement; all have the same times."""
-        which, bindings = sql.among([change.after.seq for change in changes])
+        statement, bindings = statements.START_LIFE.among([change.after.seq for change in changes])
         message = changes[0].after
-        self._db.execute(sql.START_LIFE + which, (message.due_at, message.changed_at, *bindings))
+        self._db.execute(statement, (message.due_at, message.changed_at, *bindings))
 
     def _weigh(self, kind: ChangeKind, changes: list[Change]) -> None:
         """Count the bytes that enter or leave the queue."""
@@ -300,21 +295,9 @@ class StateChanges(MessageLookup):
             if after.group and (before.state in UNFINISHED, before.place) != (after.state in UNFINISHED, after.place):
                 queue = self._ensure_queue(after.queue)
                 if before.state in UNFINISHED:
-                    self._db.execute(sql.LEAVE_GROUP, (queue, before.group, before.place))
+                    self._db.execute(statements.LEAVE_GROUP, (queue, before.group, before.place))
                 if after.state in UNFINISHED:
-                    self._db.execute(sql.JOIN_GROUP, (queue, after.group, after.place, after.seq))
-
-    def _remember(self, old: State, new: State, changes: list[Change]) -> None:
-        """Update the cache of leased messages."""
-        leased = self._cache.leased
-        if new is State.LEASED:
-            if len(leased) + len(changes) <= MAX_LEASED_MESSAGES:
-                leased.update({after.seq: after for after in map(after_of, changes)})
-            else:
-                leased.clear()
-        elif old is State.LEASED:
-            for after in map(after_of, changes):
-                leased.pop(after.seq, None)
+                    self._db.execute(statements.JOIN_GROUP, (queue, after.group, after.place, after.seq))
 
     def _count_changes(
         self, queue: str, old: State, old_body: bool, new: State, new_body: bool, failed: bool, number: int
@@ -341,12 +324,11 @@ class StateChanges(MessageLookup):
 
     def _end_span(self, first: int, last: int) -> None:
         """Delete the content of messages with consecutive numbers."""
-        self._db.execute(sql.END_MESSAGES + "BETWEEN ? AND ?", (first, last))
+        self._db.execute(statements.END_MESSAGES.span, (first, last))
         self._contents.removed(first, last)
 
     def _end_messages(self, seqs: list[int]) -> None:
-        which, bindings = sql.among(seqs)
-        self._db.execute(sql.END_MESSAGES + which, bindings)
+        self._db.execute(*statements.END_MESSAGES.among(seqs))
         for span in spans(seqs):
             self._contents.removed(*span)
 
@@ -382,44 +364,39 @@ class MessageDeletions(StateChanges):
                 lives.append(message.seq)
             if state in UNFINISHED:
                 self._deltas_of(self._ensure_queue(message.queue))["bytes"] += size - message.size
-            self._cache.leased.pop(message.seq, None)
-        self._cache.named.replace_contents(messages, envelopes)
+        self._cache.replace_contents(messages, envelopes)
         for message in messages:
-            self._cache.recent_payloads.drop(message.seq, message.seq)
-            if message.state is State.LEASED:
-                self._cache.leased_batches.clear()
             self._contents.removed(message.seq, message.seq)
-        self._db.executemany(sql.REWRITE, contents)
+        self._db.executemany(statements.REWRITE, contents)
         if lives:
-            which, bindings = sql.among(lives)
-            self._db.execute(sql.RESIZE_LIVES + which, bindings)
-        self._db.executemany(sql.RESIZE_READY, places)
+            self._db.execute(*statements.RESIZE_LIVES.among(lives))
+        self._db.executemany(statements.RESIZE_READY, places)
 
     def forget(self, messages: Sequence[Message]) -> None:
         if not messages:
             return
-        self._cache.due = None
-        self._cache.named.forget(messages)
+        self._cache.forget_messages(messages)
         for message in messages:
-            self._cache.leased.pop(message.seq, None)
             if is_counted(message.state, message.body):
                 self._deltas_of(self._ensure_queue(message.queue))[message.state] -= 1
             if message.state in UNFINISHED:
                 self._deltas_of(self._ensure_queue(message.queue))["bytes"] -= message.size
                 if message.group:
                     group_row = (self._ensure_queue(message.queue), message.group, message.place)
-                    self._db.execute(sql.LEAVE_GROUP, group_row)
+                    self._db.execute(statements.LEAVE_GROUP, group_row)
         for queue in {message.queue for message in messages if message.state is State.READY}:
             ready = [message for message in messages if message.state is State.READY and message.queue == queue]
             self._remove_ready(self._ensure_queue(queue), ready)
         for span in spans([message.seq for message in batchable(messages)]):
             self._runs.cut(*span)
-        which, bindings = sql.among([message.seq for message in messages])
-        self._db.execute(sql.END_LIVES + which, bindings)
+        seqs = [message.seq for message in messages]
+        self._db.execute(*statements.END_LIVES.among(seqs))
         if any(message.body for message in messages):
-            self._end_messages([message.seq for message in messages])
-        self._db.execute(sql.END_FAILURES + which, bindings)  # a redriven message has no reason, but still its failure
-        self._db.executemany(sql.END_NAME, [(self._ensure_queue(m.queue), m.id) for m in messages])
+            self._end_messages(seqs)
+        self._db.execute(
+            *statements.END_FAILURES.among(seqs)
+        )  # a redriven message has no reason, but still its failure
+        self._db.executemany(statements.END_NAME, [(self._ensure_queue(m.queue), m.id) for m in messages])
 
     def trim(self, limit: int) -> int:
         total = 0
@@ -442,7 +419,7 @@ class MessageDeletions(StateChanges):
         grown = known.finished | {queue for queue, deltas in self._deltas.items() if deltas.get("done", 0) > 0}
         known.finished = set()
         found = {number: self._queue_name(number) for number in grown}
-        top: int = self._value("SELECT max(n) FROM queue") or 0
+        top: int = self._value(sql.LAST_QUEUE) or 0
         if known.trimmed_to < 0:  # short-lived processes start at different queues
             known.trimmed_to = known.last % top // TRIM_ROTATION * TRIM_ROTATION if top else 0
         first, known.trimmed_to = known.trimmed_to, known.trimmed_to + TRIM_ROTATION
@@ -472,8 +449,8 @@ class MessageDeletions(StateChanges):
                 self._end_span(batch.first, last)
                 over -= last - batch.first + 1
         if alone:
-            which, bindings = sql.among(alone)
-            self._db.execute(sql.REMEMBER_LIFE + which, (tombstone_ms, *bindings))
+            statement, bindings = statements.REMEMBER_LIFE.among(alone)
+            self._db.execute(statement, (tombstone_ms, *bindings))
             self._end_messages(alone)
 
     # -- unreadable messages --------------------------------------------------------------------------------------
@@ -495,11 +472,9 @@ class MessageDeletions(StateChanges):
         self._runs.write()
         found = [sent for seq in seqs for sent in unreadable.unreadable(self._db, unreadable.ONE, (seq,))]
         deltas = self._deltas_of(queue)
-        self._cache.due = None
-        self._cache.tails.clear()
+        self._cache.forget_places()
         for sent in found:
             unreadable.move_to_dead_letters(self._db, sent)
-            self._cache.newest.clear()
             self._contents.removed(sent.seq, sent.seq)
             for name, change in (("ready", -1), ("dead", 1), ("failed", 1)):
                 deltas[name] += change
@@ -511,7 +486,7 @@ class MessageDeletions(StateChanges):
 
     def _advance_group(self, queue: int, buried: Message) -> None:
         """Remove a message from its group and make the next one ready, because no operation does this here."""
-        self._db.execute(sql.LEAVE_GROUP, (queue, buried.group, buried.place))
+        self._db.execute(statements.LEAVE_GROUP, (queue, buried.group, buried.place))
         [first] = self.group_first(buried.queue, [buried.group])
         if first is not None and first.state is State.HELD:
             self.swap([Change(first, transitions.free(first, 0, first.changed_at))])
