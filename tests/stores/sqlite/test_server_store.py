@@ -153,9 +153,8 @@ def test_redo_log_records_only_the_executed_part_of_a_statement_that_failed(
     queues = open_for_test(store=store)
     queues.publish("q", b"x")
     with store.transaction() as transaction:
-        db: Any = transaction
         with pytest.raises(apsw.ConstraintError):
-            db._db.executemany(JOIN_GROUP, [(1, 2, 3, 4), (1, 2, 3, 5)])
+            store._recorder.executemany(JOIN_GROUP, [(1, 2, 3, 4), (1, 2, 3, 5)])
     with store.transaction(write=False) as transaction:
         assert [found and found.seq for found in transaction.group_first("q", [2])] == [None]
     left = apsw.Connection(str(after_a_kill(home, tmp_path / "left") / "queue.db"))

@@ -148,10 +148,10 @@ class ServedSqliteStore(SqliteStore):
         self._number = self._changes.number
         if self._background_commit is None:
             self._touched = self._db.total_changes()
-        work = SqliteTransaction(self._recorder, self._cache)
-        if self._reserve is not None and self._reserve.is_short:  # no other process uses the reserve
-            work.on_add = self._before_adding
-        return work
+        if self._transaction is None:
+            self._transaction = SqliteTransaction(self._recorder, self._cache)
+        is_short = self._reserve is not None and self._reserve.is_short  # no other process uses the reserve
+        return self._transaction.start(self._before_adding if is_short else None)
 
     def _commit(self, work: SqliteTransaction, write: bool) -> None:
         if not write:

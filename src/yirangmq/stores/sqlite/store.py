@@ -68,6 +68,7 @@ class SqliteStore:
         "_path",
         "_redo",
         "_reserve",
+        "_transaction",
         "_version",
         "_vfs",
         "_watch",
@@ -105,6 +106,8 @@ class SqliteStore:
         """Seconds that a thread waits for another one of this process; -1: no limit."""
         self.is_closed = False
         self._cache = StoreCache()
+        self._transaction: SqliteTransaction | None = None
+        """The latest transaction, whose parts the next one uses; None after a transaction that failed."""
         self._committed_numbers = 0, 0
         """Last used and last reserved message number at the last commit."""
         self._version: int | None = None
@@ -178,10 +181,9 @@ class SqliteStore:
         return True
 
     def _work(self) -> SqliteTransaction:
-        work = SqliteTransaction(self._db, self._cache)
-        if self._reserve is not None:
-            work.on_add = self._before_adding
-        return work
+        if self._transaction is None:
+            self._transaction = SqliteTransaction(self._db, self._cache)
+        return self._transaction.start(None if self._reserve is None else self._before_adding)
 
     def _log_pages(self) -> int:
         """Return the length of the WAL, in pages, at which it is checkpointed: its pages must fit the reserve."""
@@ -204,6 +206,7 @@ class SqliteStore:
         are free again."""
         last, reserved = self._committed_numbers
         self._cache.reset(last, reserved)
+        self._transaction = None
         if self._db.in_transaction:
             self._db.execute("ROLLBACK")
         self._version = self._db.data_version("main")
@@ -328,7 +331,7 @@ class SqliteStore:
             return salvage(self._path)
         finally:
             self._cache.reset()
-            self._version = None
+            self._transaction, self._version = None, None
             self._open()
 
     def used_bytes(self) -> int:

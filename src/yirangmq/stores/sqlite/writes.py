@@ -1,20 +1,16 @@
-"""State changes, rewrites, deletions and history trimming of the SQLite transaction, batched by kind.
+"""State changes of the SQLite transaction, batched by kind.
 
 Changes are grouped by kind: queue, state and content before and after, and whether they carry a failure. All changes of
 a kind are one statement where possible. Most batches are of one kind; the grouping functions test for that first.
 
 ``StateChanges`` moves messages from state to state; messages with the same times and consumer share a row of ``batch``
-(``stores.sqlite.runs``). ``MessageDeletions`` replaces contents, deletes messages, and reduces history to remembered
-ids. It also moves messages that no longer decode from the head of a queue to the dead letters."""
+(``stores.sqlite.runs``)."""
 
 from collections.abc import Callable, Sequence
-from heapq import merge
 from operator import itemgetter
 from typing import Any
 
-from yirangmq.core import transitions
 from yirangmq.core.message import (
-    Envelope,
     Message,
     group_of,
     place_of,
@@ -26,11 +22,10 @@ from yirangmq.core.message import (
 from yirangmq.core.ports import Change, after_of
 from yirangmq.core.states import UNFINISHED, State
 from yirangmq.format.json_codec import dumps
-from yirangmq.stores.sqlite import corrupt_rows as unreadable
-from yirangmq.stores.sqlite import sql, statements
+from yirangmq.stores.sqlite import statements
 from yirangmq.stores.sqlite.cache import BatchRow, Span
-from yirangmq.stores.sqlite.reads import MessageLookup
-from yirangmq.stores.sqlite.runs import ReadyMessage, members, spans
+from yirangmq.stores.sqlite.runs import members, spans
+from yirangmq.stores.sqlite.tables import Tables
 
 # -- grouping by kind --------------------------------------------------------------------------------------------------
 
@@ -140,8 +135,11 @@ LONG_MS = 60_000
 """A message delayed longer than this, in ms, gets its payload unpacked."""
 
 
-class StateChanges(MessageLookup):
+class StateChanges:
     """State changes of messages inside a transaction."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._db, self._cache, self._queues, self._contents, self._runs = tables
 
     # -- from state to state --------------------------------------------------------------------------------------
 
@@ -154,7 +152,7 @@ class StateChanges(MessageLookup):
         for kind, alike in kinds.items():
             _, old, _, new, _, _ = kind
             self._insert_new(kind, alike, removed[kind])
-            self._count_changes(*kind, len(alike))
+            self.count_changes(*kind, len(alike))
             self._weigh(kind, alike)
             self._cache.apply_changes(old, new, alike)
             self._unpack_long_lived(new, alike)
@@ -166,13 +164,13 @@ class StateChanges(MessageLookup):
         therefore have no row in ``life``."""
         queue, old, _, _, _, _ = kind
         if old is State.READY:
-            self._remove_ready(self._ensure_queue(queue), [change.before for change in changes])
+            self.remove_ready(self._queues.ensure(queue), [change.before for change in changes])
         elif old in BATCH_STATES:
             seqs = [message.seq for message in batchable([change.before for change in changes])]
             return members([covered for span in spans(seqs) for covered in self._runs.cut(*span)])
         return set()
 
-    def _remove_ready(self, queue: int, messages: list[Message]) -> None:
+    def remove_ready(self, queue: int, messages: list[Message]) -> None:
         """Remove ready messages. Only messages at their original place can be in runs, and most of them are."""
         covered: list[Span] = []
         for rank, places in by_rank(
@@ -195,7 +193,7 @@ class StateChanges(MessageLookup):
     def _insert_new(self, kind: ChangeKind, changes: list[Change], removed: set[int]) -> None:
         """Insert messages into their new state. ``removed``: numbers of those that were in a batch and have no row."""
         name, _, _, new, _, failed = kind
-        queue = self._ensure_queue(name)
+        queue = self._queues.ensure(name)
         if new in BATCH_STATES:
             messages = batchable([change.after for change in changes])
             if messages:
@@ -220,7 +218,7 @@ class StateChanges(MessageLookup):
                 ids = _ids(alike, first, last) if new is State.DONE and not body else None
                 self._runs.add(BatchRow(first, last, queue, rank, new.value, due_at, changed_at, consumer, body, ids))
                 if old_body and not body:
-                    self._end_span(first, last)
+                    self.end_span(first, last)
 
     def _end_rows(self, seqs: list[int], removed: set[int]) -> None:
         """Delete rows of ``life``, except of the messages in ``removed``, which have none."""
@@ -252,7 +250,7 @@ class StateChanges(MessageLookup):
             many(statements.INSERT_LIFE, [row for seq, row in zip(seqs, rows, strict=True) if seq in removed])
             many(statements.UPDATE_LIFE, [row for seq, row in zip(seqs, rows, strict=True) if seq not in removed])
         if old_body and not new_body:
-            self._end_messages(seqs)
+            self.end_messages(seqs)
 
     def _unpack_long_lived(self, new: State, changes: list[Change]) -> None:
         """Unpack the payloads of messages that will stay long, so that they do not keep shared rows of ``content``."""
@@ -273,7 +271,7 @@ class StateChanges(MessageLookup):
             statement, bindings = statements.SETTLE_LIFE.among(seqs)
             self._db.execute(statement, (due_at, changed_at, body, *bindings))
             if not body:
-                self._end_messages(seqs)
+                self.end_messages(seqs)
 
     def _start(self, changes: list[Change]) -> None:
         """Change single rows from claimed to leased with one statement; all have the same times."""
@@ -287,23 +285,23 @@ class StateChanges(MessageLookup):
         entered = (new in UNFINISHED) - (old in UNFINISHED)
         if entered:
             size = sum(map(size_of, map(after_of, changes)))
-            self._deltas_of(self._ensure_queue(queue))["bytes"] += entered * size
+            self._queues.deltas_of(self._queues.ensure(queue))["bytes"] += entered * size
 
     def _regroup(self, changes: Sequence[Change]) -> None:
         """Update the table ``member`` of group members and their places."""
         for before, after, _ in changes:
             if after.group and (before.state in UNFINISHED, before.place) != (after.state in UNFINISHED, after.place):
-                queue = self._ensure_queue(after.queue)
+                queue = self._queues.ensure(after.queue)
                 if before.state in UNFINISHED:
                     self._db.execute(statements.LEAVE_GROUP, (queue, before.group, before.place))
                 if after.state in UNFINISHED:
                     self._db.execute(statements.JOIN_GROUP, (queue, after.group, after.place, after.seq))
 
-    def _count_changes(
+    def count_changes(
         self, queue: str, old: State, old_body: bool, new: State, new_body: bool, failed: bool, number: int
     ) -> None:
         """Count ``number`` changes of one kind. A remembered id does not count as a message of its queue."""
-        deltas = self._deltas_of(self._ensure_queue(queue))
+        deltas = self._queues.deltas_of(self._queues.ensure(queue))
         if is_counted(old, old_body):
             deltas[old] -= number
         if is_counted(new, new_body):
@@ -322,12 +320,12 @@ class StateChanges(MessageLookup):
 
     # -- deletion of content -----------------------------------------------------------------------------------------
 
-    def _end_span(self, first: int, last: int) -> None:
+    def end_span(self, first: int, last: int) -> None:
         """Delete the content of messages with consecutive numbers."""
         self._db.execute(statements.END_MESSAGES.span, (first, last))
         self._contents.removed(first, last)
 
-    def _end_messages(self, seqs: list[int]) -> None:
+    def end_messages(self, seqs: list[int]) -> None:
         self._db.execute(*statements.END_MESSAGES.among(seqs))
         for span in spans(seqs):
             self._contents.removed(*span)
@@ -338,155 +336,3 @@ def _ids(messages: list[Message], first: int, last: int) -> str:
     if last - first + 1 < len(messages):
         messages = [message for message in messages if first <= message.seq <= last]
     return dumps({message.id: message.size for message in sorted(messages, key=seq_of)}).decode()
-
-
-# -- rewrites, deletions, history --------------------------------------------------------------------------------------
-
-TRIM_ROTATION = 200
-"""Queue numbers that one ``trim`` checks in addition to the queues with new done messages."""
-
-
-class MessageDeletions(StateChanges):
-    """Rewrites and deletions of messages, and history trimming, inside a transaction."""
-
-    # -- rewrite, delete, trim ------------------------------------------------------------------------------------
-
-    def rewrite(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
-        contents, lives, places = [], [], []
-        for message, envelope in zip(messages, envelopes, strict=True):
-            header, payload = envelope.header, envelope.payload
-            size, state = len(header) + len(payload), message.state
-            contents.append((header, payload.decode() if envelope.is_json else payload, message.seq))
-            if state is State.READY:
-                queue = self._ensure_queue(message.queue)
-                places.append((size, queue, message.target, message.rank, message.place))
-            else:
-                lives.append(message.seq)
-            if state in UNFINISHED:
-                self._deltas_of(self._ensure_queue(message.queue))["bytes"] += size - message.size
-        self._cache.replace_contents(messages, envelopes)
-        for message in messages:
-            self._contents.removed(message.seq, message.seq)
-        self._db.executemany(statements.REWRITE, contents)
-        if lives:
-            self._db.execute(*statements.RESIZE_LIVES.among(lives))
-        self._db.executemany(statements.RESIZE_READY, places)
-
-    def forget(self, messages: Sequence[Message]) -> None:
-        if not messages:
-            return
-        self._cache.forget_messages(messages)
-        for message in messages:
-            if is_counted(message.state, message.body):
-                self._deltas_of(self._ensure_queue(message.queue))[message.state] -= 1
-            if message.state in UNFINISHED:
-                self._deltas_of(self._ensure_queue(message.queue))["bytes"] -= message.size
-                if message.group:
-                    group_row = (self._ensure_queue(message.queue), message.group, message.place)
-                    self._db.execute(statements.LEAVE_GROUP, group_row)
-        for queue in {message.queue for message in messages if message.state is State.READY}:
-            ready = [message for message in messages if message.state is State.READY and message.queue == queue]
-            self._remove_ready(self._ensure_queue(queue), ready)
-        for span in spans([message.seq for message in batchable(messages)]):
-            self._runs.cut(*span)
-        seqs = [message.seq for message in messages]
-        self._db.execute(*statements.END_LIVES.among(seqs))
-        if any(message.body for message in messages):
-            self._end_messages(seqs)
-        self._db.execute(
-            *statements.END_FAILURES.among(seqs)
-        )  # a redriven message has no reason, but still its failure
-        self._db.executemany(statements.END_NAME, [(self._ensure_queue(m.queue), m.id) for m in messages])
-
-    def trim(self, limit: int) -> int:
-        total = 0
-        for number, name in self._finished():
-            policy = self.policy(name)
-            surplus = self.counts(name).done - policy.archive.max_messages
-            over = min(surplus, limit - total)
-            if surplus > over:
-                self._cache.finished.add(number)
-            if over > 0:
-                self._trim(number, over, policy.tombstone_ms)
-                self._deltas_of(number)["done"] -= over
-                total += over
-        return total
-
-    def _finished(self) -> list[tuple[int, str]]:
-        """Return the queues to trim: those with new done messages since they were last checked, and some of all others
-        in rotation, for messages that another process left. The cost does not depend on the number of queues."""
-        known = self._cache
-        grown = known.finished | {queue for queue, deltas in self._deltas.items() if deltas.get("done", 0) > 0}
-        known.finished = set()
-        found = {number: self._queue_name(number) for number in grown}
-        top: int = self._value(sql.LAST_QUEUE) or 0
-        if known.trimmed_to < 0:  # short-lived processes start at different queues
-            known.trimmed_to = known.last % top // TRIM_ROTATION * TRIM_ROTATION if top else 0
-        first, known.trimmed_to = known.trimmed_to, known.trimmed_to + TRIM_ROTATION
-        found.update(self._db.execute(sql.FINISHED, (first, known.trimmed_to)))
-        if known.trimmed_to >= top:
-            known.trimmed_to = 0
-        return sorted(found.items())
-
-    def _trim(self, queue: int, over: int, tombstone_ms: int) -> None:
-        """Delete the content of the oldest done messages, merged from single rows and batches."""
-        self._cache.due = None
-        apart = list(self._db.execute(sql.OLDEST_DONE, (queue, over)))
-        batches = self._runs.oldest(queue, over)
-        alone: list[int] = []
-        for _, seq, batch in merge(
-            ((changed_at, seq, None) for changed_at, seq in apart),
-            ((batch.changed_at, batch.first, batch) for batch in batches),
-        ):
-            if over <= 0:
-                break
-            if batch is None:
-                alone.append(seq)
-                over -= 1
-            else:
-                last = min(batch.last, batch.first + over - 1)
-                self._runs.delete_content(batch, last, batch.changed_at + tombstone_ms)
-                self._end_span(batch.first, last)
-                over -= last - batch.first + 1
-        if alone:
-            statement, bindings = statements.REMEMBER_LIFE.among(alone)
-            self._db.execute(statement, (tombstone_ms, *bindings))
-            self._end_messages(alone)
-
-    # -- unreadable messages --------------------------------------------------------------------------------------
-
-    def heads(self, queue: str, limit: int, target: int = 0) -> list[ReadyMessage]:
-        try:
-            return super().heads(queue, limit, target)
-        except UnicodeDecodeError:
-            if not self._kill_unreadable(self._ensure_queue(queue), limit, target):
-                raise
-            return self.heads(queue, limit, target)
-
-    def _kill_unreadable(self, queue: int, limit: int, target: int) -> int:
-        """Move the next ready messages that do not decode to the dead letters, because they would block all messages
-        after them. Return their number."""
-        seqs = [row[0] for one in {0, target} for row in self._db.execute(sql.READY_SEQS, (queue, one, limit))]
-        for _, first, last in self._runs.first_runs(queue, limit):
-            seqs += range(first, min(last, first + limit) + 1)
-        self._runs.write()
-        found = [sent for seq in seqs for sent in unreadable.unreadable(self._db, unreadable.ONE, (seq,))]
-        deltas = self._deltas_of(queue)
-        self._cache.forget_places()
-        for sent in found:
-            unreadable.move_to_dead_letters(self._db, sent)
-            self._contents.removed(sent.seq, sent.seq)
-            for name, change in (("ready", -1), ("dead", 1), ("failed", 1)):
-                deltas[name] += change
-            buried = self._message(next(self._db.execute(sql.LIFE_BY_SEQ, (sent.seq,))))
-            deltas["bytes"] -= buried.size
-            if buried.group:
-                self._advance_group(queue, buried)
-        return len(found)
-
-    def _advance_group(self, queue: int, buried: Message) -> None:
-        """Remove a message from its group and make the next one ready, because no operation does this here."""
-        self._db.execute(statements.LEAVE_GROUP, (queue, buried.group, buried.place))
-        [first] = self.group_first(buried.queue, [buried.group])
-        if first is not None and first.state is State.HELD:
-            self.swap([Change(first, transitions.free(first, 0, first.changed_at))])
