@@ -223,7 +223,7 @@ def sqlite_forgets_a_counter(patch: pytest.MonkeyPatch) -> None:
 
 def sqlite_trusts_its_memory(patch: pytest.MonkeyPatch) -> None:
     """A process trusts what it remembers of a lease, also after another one has changed the message."""
-    patch.setattr("yirangmq.stores.sqlite.store.SqliteStore._refresh_cache", lambda self: None)
+    patch.setattr("yirangmq.stores.sqlite.store_file.StoreFile.refresh_cache", lambda self: None)
 
 
 def sqlite_keeps_members(patch: pytest.MonkeyPatch) -> None:
