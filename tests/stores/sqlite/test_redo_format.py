@@ -13,10 +13,11 @@ from tests.support.redo_samples import shown, unpack
 from tests.support.sqlite import after_a_kill, plain, served
 from yirangmq.core.errors import StoreTooNew
 from yirangmq.core.states import State
+from yirangmq.format.messagepack import pack
 from yirangmq.stores.sqlite import sql, statements
 from yirangmq.stores.sqlite.connection import steps
 from yirangmq.stores.sqlite.payloads import SELECT_PACKED
-from yirangmq.stores.sqlite.redo_format import FORMAT, HEAD, RedoPosition, body_encoder, commits, record
+from yirangmq.stores.sqlite.redo_format import FORMAT, HEAD, RedoPosition, commits, record
 from yirangmq.stores.sqlite.redo_log import read_position
 from yirangmq.stores.sqlite.runs import FRESH_BEHIND, FRESH_LINE
 from yirangmq.stores.sqlite.statements import STATEMENTS, Statement
@@ -42,7 +43,7 @@ def test_redo_log_of_every_released_format_is_replayed_after_a_kill(home: Path, 
 
 
 def test_redo_record_has_the_bytes_of_its_format() -> None:
-    data = record(POSITION.generation, POSITION.number, FORMAT + body_encoder()(CHANGES))
+    data = record(POSITION.generation, POSITION.number, FORMAT + pack(CHANGES))
     assert data.hex() == golden("redo-record-v1.hex").decode().replace("\n", "")
     [found] = commits(data, POSITION)
     assert [(STATEMENTS[number], is_many) for number, is_many, _ in CHANGES] == [found[n][:2] for n in range(4)]
@@ -51,7 +52,7 @@ def test_redo_record_has_the_bytes_of_its_format() -> None:
 
 
 def test_redo_record_with_any_flipped_byte_is_void() -> None:
-    data = record(POSITION.generation, POSITION.number, FORMAT + body_encoder()(CHANGES))
+    data = record(POSITION.generation, POSITION.number, FORMAT + pack(CHANGES))
     for at in range(len(data)):
         torn = bytearray(data)
         torn[at] ^= 0x10
@@ -68,7 +69,7 @@ def test_statement_numbers_keep_their_texts() -> None:
 
 @pytest.mark.parametrize(
     ("body", "text"),
-    [(b"\x02\x90", "format 2"), (FORMAT + body_encoder()([(60_000, False, ())]), "statement 60000")],
+    [(b"\x02\x90", "format 2"), (FORMAT + pack([(60_000, False, ())]), "statement 60000")],
 )
 def test_redo_log_of_a_newer_version_is_refused_and_left_as_it_is(
     home: Path, tmp_path: Path, body: bytes, text: str

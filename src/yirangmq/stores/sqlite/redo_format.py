@@ -12,10 +12,11 @@ none."""
 
 import marshal
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from yirangmq.core.errors import StoreTooNew
+from yirangmq.format.messagepack import unpack
 from yirangmq.stores.sqlite.statements import STATEMENTS
 
 LoggedStatement = tuple[int, bool, Any]
@@ -44,20 +45,6 @@ def checksum(generation: int, number: int, body: bytes) -> int:
     from zlib import crc32  # an idle server does not load it
 
     return crc32(body, crc32(_CHECKED.pack(generation, number)))
-
-
-def body_encoder() -> Callable[[Sequence[LoggedStatement]], bytes]:
-    """Return the function that encodes the changes of a record; its body is ``FORMAT`` and these bytes."""
-    from msgspec import msgpack  # an idle server does not load it
-
-    return msgpack.Encoder(enc_hook=_plain).encode
-
-
-def _plain(value: object) -> str:
-    """Convert a value that MessagePack does not know: a subclass of str."""
-    if isinstance(value, str):
-        return str(value)
-    raise TypeError(f"a {type(value).__name__} cannot be in the redo log")
 
 
 def record(generation: int, number: int, body: bytes) -> bytes:
@@ -112,10 +99,8 @@ def read(data: bytes, position: RedoPosition) -> Iterator[ReadStatement]:
 
 
 def _decode(body: bytes) -> list[ReadStatement]:
-    from msgspec import msgpack
-
     try:
-        return [(STATEMENTS[number], is_many, values) for number, is_many, values in msgpack.decode(body[1:])]
+        return [(STATEMENTS[number], is_many, values) for number, is_many, values in unpack(body[1:])]
     except KeyError as error:
         raise StoreTooNew(
             f"the redo log has statement {error}, which this version does not know; upgrade yirangmq to open the store"

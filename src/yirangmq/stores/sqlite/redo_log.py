@@ -13,6 +13,7 @@ space or cannot be created (retried after 60 s); the store then makes SQLite com
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 import apsw
 
 from yirangmq.core.errors import StoreDamaged
+from yirangmq.format.messagepack import fast_encoder, pack
 from yirangmq.fsio.disk import Disk
 from yirangmq.fsio.lock import try_lock, unlock
 from yirangmq.fsio.permissions import access_in
@@ -31,7 +33,6 @@ from yirangmq.stores.sqlite.redo_format import (
     LoggedStatement,
     ReadStatement,
     RedoPosition,
-    body_encoder,
     commits,
     first_position,
     read,
@@ -206,7 +207,8 @@ class RedoLog:
         self._sync = sync
         self._fd = -1
         self._not_before = 0.0
-        self._encode: Callable[[Sequence[LoggedStatement]], bytes] | None = None
+        self._encode: Callable[[Sequence[LoggedStatement]], bytes] = pack
+        """Encoder of records: in plain Python until the process has loaded msgspec."""
         self.start(position)
 
     def start(self, position: RedoPosition) -> None:
@@ -267,8 +269,8 @@ class RedoLog:
 
         ``meanwhile`` is called while the disk writes. If it or the disk fails, the record is voided, or the log is in
         doubt."""
-        if self._encode is None:
-            self._encode = body_encoder()
+        if self._encode is pack and "msgspec" in sys.modules:
+            self._encode = fast_encoder()
         body = FORMAT + self._encode(logged)
         length = HEAD.size + len(body)
         at = self._place(length)
