@@ -27,7 +27,7 @@ _FIXED = {0xC4: ">B", 0xC5: ">H", 0xC6: ">I", 0xD9: ">B", 0xDA: ">H", 0xDB: ">I"
 
 
 def is_msgspec_loaded() -> bool:
-    return "msgspec" in sys.modules
+    return sys.modules.get("msgspec") is not None
 
 
 def fast_encoder() -> Callable[[Any], bytes]:

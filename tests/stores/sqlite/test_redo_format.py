@@ -1,6 +1,8 @@
 """The redo log is a format: what a version wrote, later ones replay."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from yirangmq.stores.sqlite import sql, statements
 from yirangmq.stores.sqlite.connection import steps
 from yirangmq.stores.sqlite.payloads import SELECT_PACKED
 from yirangmq.stores.sqlite.redo_format import FORMAT, HEAD, RedoPosition, commits, record
-from yirangmq.stores.sqlite.redo_log import read_position
+from yirangmq.stores.sqlite.redo_log import PLAIN_RECORDS, read_position, redo_path
 from yirangmq.stores.sqlite.runs import FRESH_BEHIND, FRESH_LINE
 from yirangmq.stores.sqlite.statements import STATEMENTS, Statement
 from yirangmq.testing import open_for_test
@@ -147,3 +149,29 @@ def test_statement_for_messages_names_them_by_span_or_one_by_one() -> None:
     assert statements.END_LIVES.among([4, 5, 6]) == (statements.END_LIVES.span, (4, 6))
     assert statements.END_LIVES.among([6, 4]) == (statements.END_LIVES.some, ("[6,4]",))
     assert statements.END_LIVES.among([4, 4]) == (statements.END_LIVES.some, ("[4,4]",))
+
+
+COMMITS_WITHOUT_MSGSPEC = """
+import sys
+from pathlib import Path
+from yirangmq.stores.sqlite.redo_log import PLAIN_RECORDS, RedoLog
+from yirangmq.stores.sqlite.redo_format import RedoPosition
+
+if sys.argv[2] == "missing":
+    sys.modules["msgspec"] = None
+log = RedoLog(Path(sys.argv[1]), RedoPosition(1), sync=False)
+seen = set()
+for number in range(PLAIN_RECORDS + 10):
+    assert log.append([(16, False, (str(number), "x"))], lambda: None)
+    seen.add(sys.modules.get("msgspec") is not None)
+assert seen == ({False} if sys.argv[2] == "missing" else {False, True}), seen
+"""
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("msgspec", ["there", "missing"])
+def test_redo_log_is_written_without_msgspec_until_there_are_many_commits(tmp_path: Path, msgspec: str) -> None:
+    path = tmp_path / "queue.db"
+    subprocess.run([sys.executable, "-c", COMMITS_WITHOUT_MSGSPEC, str(path), msgspec], check=True, timeout=60)
+    found = list(commits(redo_path(path).read_bytes(), RedoPosition(1)))
+    assert [one[0][2] for one in found] == [[str(number), "x"] for number in range(PLAIN_RECORDS + 10)]

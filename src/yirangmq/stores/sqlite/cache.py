@@ -365,6 +365,12 @@ class StoreCache:
         if self.queues_with_policy is not None:
             (self.queues_with_policy.add if is_set else self.queues_with_policy.discard)(queue)
 
+    def add_number(self, queue: str, number: int) -> None:
+        """The number of a queue was read."""
+        if len(self.numbers) >= MAX_CACHED_QUEUES:
+            self.numbers.clear()
+        self.numbers[queue] = number
+
     def note_queue(self, queue: str, number: int) -> None:
         """A queue was created."""
         self.numbers[queue] = number
@@ -390,6 +396,7 @@ class StoreCache:
 
     def apply_changes(self, old: State, new: State, changes: Sequence[Change]) -> None:
         """Follow changes of one kind, from state ``old`` to state ``new``."""
+        self.due = None
         leased = self.leased
         if new is State.LEASED:
             if len(leased) + len(changes) <= MAX_LEASED_MESSAGES:
@@ -409,6 +416,24 @@ class StoreCache:
             if message.state is State.LEASED:
                 self.leased_batches.clear()
         self.named.replace_contents(messages, envelopes)
+
+    def add_drafts(self, first: int, envelopes: Sequence[Envelope], until: int) -> None:
+        """Drafts were inserted, numbered from ``first``."""
+        self.due = None
+        self.named.add_drafts(first, envelopes, until)
+
+    def forget_due(self) -> None:
+        """Messages with a due time were inserted or changed."""
+        self.due = None
+
+    def forget_newest(self, queue: int) -> None:
+        """Messages with any ids were inserted."""
+        self.newest.pop(queue, None)
+
+    def forget_leased(self, first: int, last: int) -> None:
+        """Messages leased as a run were settled."""
+        for seq in range(first, last + 1):
+            self.leased.pop(seq, None)
 
     def forget_messages(self, messages: Sequence[Message]) -> None:
         """Messages were deleted."""

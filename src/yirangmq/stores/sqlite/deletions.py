@@ -109,7 +109,7 @@ class MessageDeletions:
 
     def _trim(self, queue: int, over: int, tombstone_ms: int) -> None:
         """Delete the content of the oldest done messages, merged from single rows and batches."""
-        self._cache.due = None
+        self._cache.forget_due()
         apart = list(self._db.execute(sql.OLDEST_DONE, (queue, over)))
         batches = self._runs.oldest(queue, over)
         alone: list[int] = []

@@ -103,16 +103,15 @@ class MessageInserts:
             )
         last = first + number - 1
         self._db.execute(statements.NAME_NEW, (first, last))
-        self._cache.newest.pop(queue, None)
+        self._cache.forget_newest(queue)
         if is_plain:
             self._add_ready_run(queue, envelopes, first, size)
             return
         deltas = self._queues.deltas_of(queue)
         if draft_until is not None:
-            self._cache.due = None
             self._db.execute(statements.DRAFT_NEW, (first, last, draft_until))
             deltas["draft"] += number
-            self._cache.named.add_drafts(first, envelopes, draft_until)
+            self._cache.add_drafts(first, envelopes, draft_until)
             return
         ready = self._insert_new_rows(first, last, now)
         deltas["published"] += number
@@ -151,7 +150,7 @@ class MessageInserts:
 
     def _insert_new_rows(self, first: int, last: int, now: int) -> int:
         """Insert a single row into ``ready`` or ``life`` for each message. Return the number of ready messages."""
-        self._cache.due = None
+        self._cache.forget_due()
         self._db.execute(statements.MEMBERS_NEW, (first, last))
         self._db.execute(statements.READY_NEW, (first, last, now))
         ready = self._db.changes()

@@ -11,7 +11,7 @@ from yirangmq.core.message import Counts, Message, sum_of
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.format.json_codec import loads
 from yirangmq.stores.sqlite import sql, statements
-from yirangmq.stores.sqlite.cache import MAX_CACHED_POLICIES, MAX_CACHED_QUEUES, StoreCache
+from yirangmq.stores.sqlite.cache import MAX_CACHED_POLICIES, StoreCache
 from yirangmq.stores.sqlite.statements import COUNTED, Statement, StatementExecutor
 
 RESERVED_AHEAD = 1000
@@ -57,9 +57,7 @@ class QueueTable:
         if number is None:
             number = self.value(sql.QUEUE_BY_NAME, name)
             if number is not None:
-                if len(self._cache.numbers) >= MAX_CACHED_QUEUES:
-                    self._cache.numbers.clear()
-                self._cache.numbers[name] = number
+                self._cache.add_number(name, number)
         return number
 
     def ensure(self, name: str) -> int:

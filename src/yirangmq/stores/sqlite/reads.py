@@ -215,7 +215,7 @@ class MessageLookup:
             more += islice(self._batches_messages(batches, most=limit), limit)
         if more:
             found = sorted(found + more, key=_by_moment)
-        self._cache.due = None
+        self._cache.forget_due()
         return found[:limit]
 
     def next_due(self, before: int | None = None) -> int | None:

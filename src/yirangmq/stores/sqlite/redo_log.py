@@ -23,7 +23,7 @@ from typing import Any
 import apsw
 
 from yirangmq.core.errors import StoreDamaged
-from yirangmq.format.messagepack import fast_encoder, pack
+from yirangmq.format.messagepack import fast_encoder, is_msgspec_loaded, pack
 from yirangmq.fsio.disk import Disk
 from yirangmq.fsio.lock import try_lock, unlock
 from yirangmq.fsio.permissions import access_in
@@ -186,6 +186,8 @@ BYTES = 1024 * 1024
 no page; the other half holds records appended during that commit."""
 BLOCK = 65536
 """Bytes written at a time while the file is created."""
+PLAIN_RECORDS = 100
+"""Number of records that a log encodes in plain Python before it loads msgspec, which an idle server does without."""
 PAUSE_SECONDS = 60.0
 """Delay before the file is created again after a failure."""
 
@@ -208,7 +210,8 @@ class RedoLog:
         self._fd = -1
         self._not_before = 0.0
         self._encode: Callable[[Sequence[LoggedStatement]], bytes] = pack
-        """Encoder of records: in plain Python until the process has loaded msgspec."""
+        """Encoder of records: in plain Python until the process has loaded msgspec, or has many commits."""
+        self._plain_left = PLAIN_RECORDS
         self.start(position)
 
     def start(self, position: RedoPosition) -> None:
@@ -269,8 +272,8 @@ class RedoLog:
 
         ``meanwhile`` is called while the disk writes. If it or the disk fails, the record is voided, or the log is in
         doubt."""
-        if self._encode is pack and "msgspec" in sys.modules:
-            self._encode = fast_encoder()
+        if self._encode is pack:
+            self._choose_encoder()
         body = FORMAT + self._encode(logged)
         length = HEAD.size + len(body)
         at = self._place(length)
@@ -295,6 +298,14 @@ class RedoLog:
         self._at = at + length
         self.number += 1
         return True
+
+    def _choose_encoder(self) -> None:
+        self._plain_left -= 1
+        if self._plain_left < 0 or is_msgspec_loaded():
+            try:
+                self._encode = fast_encoder()
+            except ImportError:
+                self._plain_left = sys.maxsize
 
     def _make_void(self, start: int) -> None:
         """Overwrite the header of a record that was refused, so that a process that opens the store after a crash does

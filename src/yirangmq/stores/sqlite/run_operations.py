@@ -91,8 +91,8 @@ class RunOperations:
         """Change a leased batch to ``batch``, leased or done."""
         span = batch.first, batch.last
         leased = self._runs.leased(*span)
-        for seq in range(batch.first, batch.last + 1) if self._cache.leased else ():
-            self._cache.leased.pop(seq, None)
+        if self._cache.leased:
+            self._cache.forget_leased(*span)
         if batch.state == State.DONE:
             size = self._runs.content_bytes(span) if leased is None else leased.size
             self._queues.deltas_of(batch.queue)["bytes"] -= size

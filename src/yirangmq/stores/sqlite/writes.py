@@ -146,7 +146,6 @@ class StateChanges:
     def swap(self, changes: Sequence[Change]) -> None:
         """Apply state changes. All messages leave their old places before any message enters a new one, because one
         change may use the place that another leaves."""
-        self._cache.due = None
         kinds = by_kind(changes)
         removed = {kind: self._remove_old(kind, alike) for kind, alike in kinds.items()}
         for kind, alike in kinds.items():
