@@ -19,7 +19,8 @@ from yirangmq.stores.sqlite import committer
 from yirangmq.stores.sqlite.commit_phase import Phase
 from yirangmq.stores.sqlite.connection import BusyHandler
 from yirangmq.stores.sqlite.redo_format import RedoPosition, commits
-from yirangmq.stores.sqlite.redo_log import RedoLog, is_locked
+from yirangmq.stores.sqlite.redo_log import RedoLog
+from yirangmq.stores.sqlite.redo_replay import is_locked
 from yirangmq.stores.sqlite.server_store import open_served_store
 from yirangmq.stores.sqlite.statements import STATEMENTS
 from yirangmq.stores.sqlite.store import SqliteStore

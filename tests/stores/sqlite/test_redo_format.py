@@ -20,7 +20,8 @@ from yirangmq.stores.sqlite import sql, statements
 from yirangmq.stores.sqlite.connection import steps
 from yirangmq.stores.sqlite.payloads import SELECT_PACKED
 from yirangmq.stores.sqlite.redo_format import FORMAT, HEAD, RedoPosition, commits, record
-from yirangmq.stores.sqlite.redo_log import PLAIN_RECORDS, read_position, redo_path
+from yirangmq.stores.sqlite.redo_log import PLAIN_RECORDS
+from yirangmq.stores.sqlite.redo_replay import read_position, redo_path
 from yirangmq.stores.sqlite.runs import FRESH_BEHIND, FRESH_LINE
 from yirangmq.stores.sqlite.statements import STATEMENTS, Statement
 from yirangmq.testing import open_for_test

@@ -21,7 +21,7 @@ from yirangmq.stores.open import salvage_store
 from yirangmq.stores.sqlite import connection
 from yirangmq.stores.sqlite.connection import CHECKPOINT_BYTES
 from yirangmq.stores.sqlite.redo_format import bodies
-from yirangmq.stores.sqlite.redo_log import read_position
+from yirangmq.stores.sqlite.redo_replay import read_position
 from yirangmq.stores.sqlite.statements import JOIN_GROUP
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import CountingIds, open_for_test

@@ -8,7 +8,7 @@ from typing import Protocol
 import apsw
 
 from yirangmq.stores.sqlite.connection import BusyHandler
-from yirangmq.stores.sqlite.redo_log import is_locked, redo_path, replay_in_transaction, shared_lock
+from yirangmq.stores.sqlite.redo_replay import is_locked, redo_path, replay_in_transaction, shared_lock
 from yirangmq.stores.sqlite.store_file import StoreFile
 from yirangmq.stores.sqlite.transaction import SqliteTransaction
 

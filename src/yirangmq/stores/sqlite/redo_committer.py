@@ -32,9 +32,8 @@ from yirangmq.stores.sqlite.commit_phase import HAS_TRANSACTION, TRANSITIONS, Co
 from yirangmq.stores.sqlite.connection import checkpoint_pages, sqlite_errors_translated
 from yirangmq.stores.sqlite.recorder import Recorder
 from yirangmq.stores.sqlite.redo_format import RedoPosition
-from yirangmq.stores.sqlite.redo_log import (
-    BYTES,
-    RedoLog,
+from yirangmq.stores.sqlite.redo_log import BYTES, RedoLog
+from yirangmq.stores.sqlite.redo_replay import (
     new_generation,
     read_position,
     replay,

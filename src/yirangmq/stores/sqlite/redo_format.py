@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from yirangmq.core.errors import StoreTooNew
-from yirangmq.format.messagepack import unpack
 from yirangmq.stores.sqlite.statements import STATEMENTS
 
 LoggedStatement = tuple[int, bool, Any]
@@ -99,6 +98,8 @@ def read(data: bytes, position: RedoPosition) -> Iterator[ReadStatement]:
 
 
 def _decode(body: bytes) -> list[ReadStatement]:
+    from yirangmq.format.messagepack import unpack  # only after a crash
+
     try:
         return [(STATEMENTS[number], is_many, values) for number, is_many, values in unpack(body[1:])]
     except KeyError as error:
