@@ -83,7 +83,7 @@ class DirectCommitter:
                         return
                     db.execute("ROLLBACK")
             if not busy_handler(tries):
-                raise apsw.BusyError("a server is in the midst of a commit")
+                raise apsw.BusyError("a server is committing")
             tries += 1
 
     def commit(self, work: SqliteTransaction, write: bool) -> None:

@@ -142,7 +142,7 @@ class RedoCommitter:
             self._yield_until = self._yield_until or monotonic() + YIELD_SECONDS
             while monotonic() < self._yield_until and not self.log.acquire_lock():
                 if not self._file.busy_seconds:
-                    raise apsw.BusyError("another process waits to write, and goes first")
+                    raise apsw.BusyError("another process waits to write, and has precedence")
                 sleep(YIELD_SECONDS / 50)
             self._is_writer_waiting, self._yield_until = False, 0.0
             self.log.release_lock()

@@ -39,7 +39,7 @@ def read_position(db: apsw.Connection) -> RedoPosition:
         raise StoreDamaged("the generation is missing; see 'yirangmq check' and 'yirangmq repair'")
     position = RedoPosition(*rows[0])
     if position.at < 0 or position.number < 0:
-        raise StoreDamaged(f"{position} is no mark; see 'yirangmq check' and 'yirangmq repair'")
+        raise StoreDamaged(f"{position} is not a redo position; see 'yirangmq check' and 'yirangmq repair'")
     return position
 
 
@@ -111,7 +111,7 @@ def replay_in_transaction(db: apsw.Connection, redo_file: Path) -> bool:
     try:
         replay(db, read(redo_file.read_bytes(), position))
     except apsw.ConstraintError as error:
-        raise StoreDamaged(f"{redo_file} does not fit to the store: {error}; see 'yirangmq repair'") from error
+        raise StoreDamaged(f"{redo_file} does not match the store: {error}; see 'yirangmq repair'") from error
     if db.pragma("user_version") < RING_SINCE:
         db.execute("UPDATE redo SET generation = ?", (new_generation(),))
     else:
