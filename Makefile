@@ -79,7 +79,7 @@ promtool: ## promtool, for the tests of alert rules; fetched into .tools if it i
 	@tools/promtool.sh
 
 .PHONY: trace-modules
-trace-modules: setup ## how many modules one publish and one catch-up touch, and how many are loaded (TRACE_FLAGS=--list: which)
+trace-modules: setup ## modules and Python calls of one publish, lease and ack, catch-up, and how many modules are loaded (TRACE_FLAGS=--list: which)
 	$(BIN)/python tools/module_trace.py $(TRACE_FLAGS)
 
 pictures: setup browser ## make the pictures of the dashboard in docs/pictures anew

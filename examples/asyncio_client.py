@@ -1,6 +1,9 @@
-"""A producer and three consumers as tasks of one program, on one connection.
+"""asyncio: a producer and three consumers as tasks of one program, on one connection.
 
-python examples/asyncio_client.py unix:yirang-data/yirangmq.sock"""
+    yirangmq serve &
+    python examples/asyncio_client.py unix:yirang-data/yirangmq.sock
+
+What the tasks ask for at the same time goes out together, and is one commit on the server."""
 
 import asyncio
 import sys

@@ -1,8 +1,9 @@
-"""Ask over one queue, be answered over another: the key of the question names the queue of the answer and the
-question itself.
+"""Request and reply on etcd: the key of a question names the queue for its answer, and the question itself.
 
-Needs a node: ``yirangmq cluster serve --store etcd://127.0.0.1:2379``. Run: ``python
-examples/cluster_request_reply.py``"""
+    yirangmq cluster serve --store etcd://127.0.0.1:2379 &
+    python examples/cluster_request_reply.py
+
+Needs etcd and `yirangmq[etcd]`."""
 
 import asyncio
 import os

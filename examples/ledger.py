@@ -1,9 +1,12 @@
-"""Follow a topic under a name and keep every record in a file; end when nothing came for two seconds.
+"""A ledger: a durable subscriber that writes every record of a topic to a file, and continues there after a restart.
 
+    yirangmq serve &
+    yirangmq topic publish trades '{"price": 100}'
     python examples/ledger.py unix:yirang-data/yirangmq.sock trades ledger.txt
+    cat ledger.txt
 
-Stop it, kill it, start it again: it goes on with the first record that it has not confirmed. A record is confirmed
-after it was written, so those of the last read may be written twice; their sequences tell."""
+It ends when nothing came for two seconds. A record is confirmed after it was written. After a kill, the records of the
+last read may be in the file twice, with the same sequence."""
 
 import os
 import sys

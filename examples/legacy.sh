@@ -1,10 +1,10 @@
 #!/bin/sh
-# A consumer in any language: the payload on stdin, the exit code decides.
+# A consumer in any language: a program reads the payload from stdin, and its exit code decides.
 #
 #   yirangmq publish --queue invoices '{"number": 17}'
-#   yirangmq consume --queue invoices --raw --exec examples/legacy.sh
+#   yirangmq consume --queue invoices --raw --exec examples/legacy.sh --until-empty
 #
-# Files each payload under its message id. Redelivered messages do no harm: they write the same file again.
+# It writes each payload to a file with the message's id, so that a redelivered message writes the same file again.
 
 folder=${INVOICES:-./invoices}
 file=$folder/$YIRANGMQ_MESSAGE_ID.json

@@ -1,10 +1,10 @@
 /* A producer in C: each line of stdin becomes a message, over HTTP on a unix socket. It needs no library.
  *
- *     yirangmq serve --http unix:yirang-data/http.sock
+ *     yirangmq serve --http unix:yirang-data/http.sock &
  *     cc -o publish examples/publish.c
  *     printf '{"n": 1}\n{"n": 2}\n' | ./publish yirang-data/http.sock mail
  *
- * Status 200 means that the message is on disk; the program stops at the first line that gets another status. One
+ * Needs a C compiler. Status 200 means that the message is on disk; the program stops at the first line that gets another status. One
  * connection carries all requests. The server closes it when it is idle for long, and when it stops: then the program
  * connects again and repeats the request. Each message has an id of ours, so a repeated one is not stored twice. */
 

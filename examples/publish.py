@@ -1,9 +1,9 @@
-"""Publish lines of text as messages, as many as there are.
+"""A producer of any number of messages: each line of stdin becomes one, and none is stored twice.
 
     yirangmq serve &
     seq 1000 | python examples/publish.py unix:yirang-data/yirangmq.sock lines
 
-Each line is confirmed when it is on disk. A server that restarts meanwhile is waited for; no line is stored twice."""
+Each line is confirmed when it is on disk. If the server restarts in the meantime, the program waits for it."""
 
 import sys
 

@@ -1,11 +1,11 @@
 #!/bin/sh
 # A producer in shell: each line of stdin becomes a message, over HTTP on a unix socket.
 #
-#   yirangmq serve --http unix:yirang-data/http.sock
+#   yirangmq serve --http unix:yirang-data/http.sock &
 #   printf '{"n": 1}\n{"n": 2}\n' | examples/publish.sh yirang-data/http.sock mail
 #
-# Status 200 means that the message is on disk. A script that has all its lines in a file sends them in one request:
-#   curl --unix-socket SOCKET -H 'Content-Type: application/x-ndjson' --data-binary @lines.jsonl URL
+# Needs curl. Status 200 means that the message is on disk. A script that has all its lines in a file sends them in one
+# request, with curl --data-binary @lines.jsonl and the content type application/x-ndjson.
 
 socket=$1
 url=http://localhost/v1/queues/$2/messages

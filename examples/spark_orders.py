@@ -1,4 +1,10 @@
-"""A topic as a DataFrame, counted by Spark: python examples/spark_orders.py http://127.0.0.1:8080 orders"""
+"""Spark: a topic as a DataFrame, grouped and counted.
+
+    pip install 'yirangmq[spark]'
+    yirangmq serve &
+    python examples/spark_orders.py http://127.0.0.1:8080 orders
+
+Needs Java 17 or 21."""
 
 import sys
 

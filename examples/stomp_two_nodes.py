@@ -1,10 +1,11 @@
-"""A STOMP producer and consumer for two nodes, with stomp.py: each line of stdin becomes a message.
+"""STOMP with two nodes: a producer and a consumer that leave a node which does not answer, with stomp.py.
 
     pip install stomp.py
     seq 10 | python examples/stomp_two_nodes.py gateway-1:61613,gateway-2:61613 send orders
     python examples/stomp_two_nodes.py gateway-1:61613,gateway-2:61613 receive orders
 
-The token is read from YIRANGMQ_TOKEN, the certificate of the nodes' authority (TLS) from YIRANGMQ_CA.
+Needs two servers. Each line of stdin becomes a message. The token is read from YIRANGMQ_TOKEN, the certificate of the
+nodes' authority (TLS) from YIRANGMQ_CA.
 
 A frozen node accepts connections and answers nothing, and stomp.py by itself waits for it without a limit. So each
 connection has one address, and each step has a time limit: CONNECTED, every receipt, and the heart-beats between."""

@@ -1,10 +1,11 @@
-"""A STOMP producer and consumer for two nodes on asyncio, with stompman: each line of stdin becomes a message.
+"""STOMP with two nodes, on asyncio: a producer and a consumer that leave a silent node, with stompman.
 
     pip install stompman
     seq 10 | python examples/stomp_two_nodes_asyncio.py gateway-1:61613,gateway-2:61613 send orders
     python examples/stomp_two_nodes_asyncio.py gateway-1:61613,gateway-2:61613 receive orders
 
-The token is read from YIRANGMQ_TOKEN, the certificate of the nodes' authority (TLS) from YIRANGMQ_CA.
+Needs two servers. Each line of stdin becomes a message. The token is read from YIRANGMQ_TOKEN, the certificate of the
+nodes' authority (TLS) from YIRANGMQ_CA.
 
 A frozen node accepts connections and answers nothing. stompman limits the time of CONNECT and of receipts, and
 ``is_alive`` says whether heart-beats arrive, but it does not leave a silent node by itself: ``at_any_node`` does."""

@@ -1,9 +1,11 @@
-"""Take messages as they are pushed, work on each, and say so; end when nothing came for two seconds.
+"""A consumer to which messages are pushed: it acks each without waiting for the reply.
 
-    python examples/subscribe.py unix:yirang-data/yirangmq.sock lines
+    yirangmq serve &
+    seq 5 | python examples/publish.py unix:yirang-data/yirangmq.sock numbers
+    python examples/subscribe.py unix:yirang-data/yirangmq.sock numbers
 
-The address may also be a store of your own, as sqlite:FILE.
-For work that takes long or runs in parallel see examples/worker.py."""
+It ends when nothing came for two seconds. The address may also be a store, as sqlite:demo.db. For work that takes long
+or runs in parallel see worker.py."""
 
 import sys
 

@@ -1,9 +1,10 @@
-"""A consumer in Python: sends mail, knows what to try again and what never to.
+"""A worker: a handler for each message, with retries, rejections, a time limit, and an orderly stop.
 
-    yirangmq publish --queue mail '{"to": "ann@example.org", "text": "hello"}'
-    python examples/worker.py sqlite:yirang-data/queue.db
+    yirangmq publish --db demo.db --queue mail '{"to": "ann@example.org", "text": "hello"}'
+    python examples/worker.py sqlite:demo.db --until-empty
 
-The address may also be a server's: unix:PATH or tcp://HOST:PORT. Ctrl-C finishes what is in work and ends."""
+Without --until-empty it waits for more. Ctrl-C lets running handlers finish, and ends. The address may also be a
+server's: unix:PATH or tcp://HOST:PORT."""
 
 import logging
 import sys
@@ -44,6 +45,8 @@ def build(address: str) -> Consumer:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     summary = build(sys.argv[1]).run(until_empty="--until-empty" in sys.argv)
     print(f"{summary.done} done, {summary.retried} to be tried again, {summary.rejected} rejected")

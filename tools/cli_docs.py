@@ -16,11 +16,17 @@ APART = ("policy", "cluster", "pipeline")
 """Commands with a page of their own, so that no page has more than 500 lines."""
 INTRO = """# The command line
 
-Every verb works on a store directly, without a daemon; several processes may do so at the same time. Where a server
-(`yirangmq serve`) holds the store, a command finds it and goes through it. When a command that changes something
+Every command works on a store directly, without a server; several processes may do so at the same time. If a server
+(`yirangmq serve`) holds the store, a command finds the server and uses it. When a command that changes something
 returns, the change is on disk.
 
 *This page is printed from the program by `python tools/cli_docs.py`.*
+
+## The queue and the number of rows
+
+Every command that works on a queue takes its name as an argument or with `-q` or `--queue`: `yirangmq peek mail` and
+`yirangmq peek --queue mail` are the same. Two different names are an error. `--limit N` is the maximum number of
+messages, rows or lines in every command that has such a maximum; `--max` of `consume` is another name of it.
 
 ## Which store
 
@@ -28,38 +34,43 @@ returns, the change is on disk.
 |---|---|---|
 | `--backend sqlite` | | one SQLite file; the default |
 | `--backend fs` | | a folder of JSON files |
-| `--db FILE` | `YIRANGMQ_DB` | the SQLite file, by default `./yirang-data/queue.db`. Alone: `--backend sqlite` |
-| `--path FOLDER` | `YIRANGMQ_PATH` | the folder; `./yirang-queues` if nothing is said. Alone it means `--backend fs` |
+| `--db FILE` | `YIRANGMQ_DB` | the SQLite file, by default `./yirang-data/queue.db`; implies `--backend sqlite` |
+| `--path FOLDER` | `YIRANGMQ_PATH` | the folder, by default `./yirang-queues`; implies `--backend fs` |
 | `--store URL` | `YIRANGMQ_STORE` | `sqlite:FILE`, `files:FOLDER`, or a server: `unix:PATH`, `tcp://HOST:PORT` |
-| `--direct` | `YIRANGMQ_DIRECT=1` | open the store itself, also where a server holds it |
-| | `YIRANGMQ_TOKEN` | what a server over TCP wants to be shown |
-| `--durability full` | | the default: what a command confirmed survives a power cut |
-| `--durability os` | | faster: it survives a killed process, not a power cut |
+| `--direct` | `YIRANGMQ_DIRECT=1` | open the store itself, even if a server holds it |
+| | `YIRANGMQ_TOKEN` | the token that a server over TCP requires |
+| `--durability full` | | the default: a confirmed change survives a power cut |
+| `--durability os` | | faster: a confirmed change survives a killed process, not a power cut |
 
-An option wins over the environment. If nothing is said, commands and `yirangmq serve` use one default store,
-`yirang-data/queue.db` in the working folder; `YIRANGMQ_DATA` names another folder than `yirang-data`. What a command
-published before `serve` was started is therefore served. Earlier versions of the commands used `./yirang.db`. Such a
-file is used as long as `yirang-data/queue.db` does not exist. After that each command says in a note that it is not
-used, `status --json` names it in `unusedStore`, and `serve` logs `former_store_unused`. Move its messages with
-`yirangmq export old.jsonl --db yirang.db` and `yirangmq import old.jsonl`.
+An option has precedence over the environment. Without either, commands and `yirangmq serve` use one default store,
+`yirang-data/queue.db` in the working folder; `YIRANGMQ_DATA` names another folder than `yirang-data`. A server
+therefore serves the messages that a command published before it was started. Earlier versions of the commands used
+`./yirang.db`. Such a file is used as long as `yirang-data/queue.db` does not exist. After that, each command reports in
+a note that the file is not used, `status --json` names it in `unusedStore`, and `serve` logs `former_store_unused`.
+Move its messages with `yirangmq export old.jsonl --db yirang.db` and `yirangmq import old.jsonl`.
 
-A command that changes something makes a store that is not there, with its folder. One that only looks treats it as
-empty and leaves no trace. `ack`, `nack`, `extend`, `drop`, `check`, `repair` and `export` need one.
+A command that changes something creates a missing store, with its folder. A command that only reads treats a missing
+store as empty and creates nothing. `ack`, `nack`, `extend`, `drop`, `check`, `repair` and `export` require a store.
 
 ## Output
 
-Results go to stdout, notes and errors to stderr. People get text and tables; `--json`, which every command has, is for
-programs: one JSON document a line, and no notes. Commands that list messages (`consume`, `peek`, `dlq list`) print one
-document per message; `show` and `dlq show` print the message's document; all others print exactly one with
-`"ok": true`. `ack`, `nack` and `extend` do so also if a lease was refused: their document then has `"ok": false`, and
-the result of each lease in `results`. Tables are cut to the width of a terminal, and not cut otherwise. Long work shows
-a progress bar if stderr is a terminal.
+Results go to stdout, notes and errors to stderr. By default the output is text and tables. With `--json`, which every
+command has, it is one JSON document per line, without notes. Commands that list messages (`consume`, `peek`,
+`dlq list`) print one document per message; `show` and `dlq show` print the document of the message; all others print
+exactly one document with `"ok": true`. `ack`, `nack` and `extend` print one also if a lease was rejected: it then has
+`"ok": false`, and the result of each lease in `results`.
 
-An error is one line on stderr, `yirangmq: CODE: TEXT` (a bad filter adds two that point at the place); with `--json` it
-is `{"ok": false, "code": …, "error": …, "field": …}`, also on stderr. `field` names what was wrong in the input, or is
-null. `ack`, `nack` and `extend` print one such error for each lease that was refused.
+Tables fit the terminal: columns without content are left out, then columns of lower priority, and long texts are
+shortened. Ids and names are never shortened; a very long name gets a line of its own. Times are relative to now.
+Colours are shown on a terminal only, and not if `NO_COLOR` is set. In a pipe or a file, a table has all columns, whole
+texts and times in UTC. Work that takes more than half a second shows its progress on stderr if that is a terminal,
+with rate and remaining time where they are known.
 
-`--dry-run` stands on every command that moves or deletes many: it says exactly what would happen and changes nothing.
+An error is one line on stderr, `yirangmq: CODE: TEXT` (a bad filter adds two that show the position); with `--json` it
+is `{"ok": false, "code": …, "error": …, "field": …}`, also on stderr. `field` names the wrong part of the input, or is
+null. `ack`, `nack` and `extend` print one such error for each rejected lease.
+
+Every command that moves or deletes many messages has `--dry-run`: it reports what would happen and changes nothing.
 
 ## Exit codes
 """

@@ -1,5 +1,5 @@
 """Prints ``docs/reference/http-api.md`` and ``http-api-server.md``, the lists of endpoints, from ``docs/openapi.json``;
-``python tools/http_api_docs.py`` writes it, a test compares it with the document."""
+``python tools/http_api_docs.py`` writes them, a test compares them with the document."""
 
 import json
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ PAGES = {
 """Pages in ``docs/reference``, each with the end of its title and its tags of the OpenAPI document."""
 INTRO = """# HTTP endpoints {subject}
 
-Every endpoint of the API under `/v1`, with its scope, its parameters and the members of its JSON body. The other
-endpoints are on the page [{other}]({other}.md). [HTTP](../http.md) explains the API with examples. A server serves the
-same as an OpenAPI 3.1 document at `GET /v1/openapi.json`.
+Endpoints {subject} under `/v1`, with their scopes, parameters and the members of the JSON body. The other endpoints are
+on the page [{other}]({other}.md). [HTTP](../http.md) explains the API with examples. A server serves the same list as
+an OpenAPI 3.1 document at `GET /v1/openapi.json`.
 
-*Printed by `python tools/http_api_docs.py`.* **Bold** names are required. Errors are those of the page
-[errors](../errors.md), with the status given there.
+*This page is printed from the program by `python tools/http_api_docs.py`.* Names in **bold** are required. A token
+needs one of the scopes. [Errors](../errors.md) lists the codes of errors with their HTTP status.
 """
 
 

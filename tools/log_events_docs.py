@@ -1,5 +1,5 @@
 """Prints docs/log-events.md from ``yirangmq.observe.log_events`` and ``yirangmq.core.alert_rules``; ``python
-tools/log_events_docs.py`` writes it, a test sees that it is current."""
+tools/log_events_docs.py`` writes it, a test checks that it is current."""
 
 from pathlib import Path
 
@@ -37,8 +37,8 @@ name as `logger`, and a text of their own as `event`.
 ALERTS = """
 ## Alerts
 
-The `rule` of an `alert_notified` line, of a [notice](alerts.md#who-is-told) and of `yirangmq alert list`. The names are
-stable identifiers too.
+The `rule` of an `alert_notified` line, of a [notice](alerts.md#notices-and-sinks) and of `yirangmq alert list`. The
+names are stable identifiers too.
 
 | rule | levels | the alert is open while |
 |---|---|---|

@@ -1,16 +1,20 @@
-"""Counts the modules of ``yirangmq`` that one operation touches. ``make trace-modules``.
+"""Counts the modules of ``yirangmq`` that one operation touches, and its Python calls. ``make trace-modules``.
 
     python tools/module_trace.py [--json] [--list] [--repeats 5]
 
 | row | measured in | counted |
 |---|---|---|
 | socket publish | a server on SQLite | modules touched by one publish over its unix socket: bytes in, commit, reply |
+| lease and ack | the same server | modules touched by the lease and the ack of one message over its unix socket |
 | http publish | the same server | modules touched by one ``POST /v1/queues/{queue}/messages`` |
 | topic catch-up | the same server | modules touched by a subscriber that connects and is sent 50 records of a topic |
 | publish --db | a new process | modules in ``sys.modules`` after ``yirangmq publish --db FILE -q QUEUE '{}'`` |
 | idle server | the same server | modules in ``sys.modules`` when it is ready, before its first request |
 
 A module is touched if one of its functions is called. ``__init__`` modules are not counted, neither touched nor loaded.
+Calls are those of functions, comprehensions and generators of the package. The bodies of modules and classes, which
+imports run, and functions that ``dataclasses`` generates are not counted. The number of an operation is the smallest of
+its repeats, because a timer may run beside one of them.
 
 The server is ``python -m yirangmq serve`` in a child process, with a profile function (``sys.setprofile``,
 ``threading.setprofile``) in every thread. A thread without it reads commands from stdin: ``start``, ``stop``,
@@ -20,6 +24,7 @@ Each operation is done ``WARM_UP`` times before it is traced, so that lazy impor
 
 import argparse
 import http.client
+import inspect
 import json
 import os
 import re
@@ -43,28 +48,34 @@ QUIET_SECONDS = 0.01
 LONGEST_SECONDS = 5.0
 """After which ``stop`` does not wait any longer for a server that is never quiet."""
 LIMITS = {"socket publish": 35, "http publish": 40, "topic catch-up": 27, "publish --db": 90}
+"""Wanted number of modules, by operation."""
+CALL_LIMITS = {"socket publish": 100, "http publish": 120, "lease and ack": 150, "publish --db": 220}
+"""Wanted number of Python calls, by operation."""
 ANSWER = "module_trace: "
 """Begins the lines of stdout that answer a command."""
 
 
 class Row(NamedTuple):
-    """``modules``: in order of first touch, or of their import where ``is_loaded``."""
+    """``modules``: in order of first touch, or of their import where ``is_loaded``. ``calls``: None if not counted."""
 
     name: str
     is_loaded: bool
     modules: list[str]
+    calls: int | None
 
 
 # -- in the process that is traced ------------------------------------------------------------------------------------
 
 
 class Trace:
-    """Modules by first call, while it is recording. ``on_call`` is the profile function of every thread."""
+    """Modules by first call and the number of calls, while it is recording. ``on_call`` is the profile function of
+    every thread."""
 
     def __init__(self) -> None:
         self._is_recording = False
         self._called_at = 0.0
         self._touched: dict[str, None] = {}
+        self._calls = 0
 
     def on_call(self, frame: FrameType, event: str, argument: object) -> None:
         if event != "call" or not self._is_recording:
@@ -73,18 +84,25 @@ class Trace:
         if name.startswith(f"{PACKAGE}.") and "__path__" not in frame.f_globals:
             self._called_at = time.monotonic()
             self._touched.setdefault(name)
+            code = frame.f_code
+            self._calls += bool(code.co_flags & inspect.CO_OPTIMIZED and code.co_filename != "<string>")
 
     def start(self) -> None:
         self._touched = {}
+        self._calls = 0
         self._is_recording = True
 
-    def stop(self) -> list[str]:
+    @property
+    def calls(self) -> int:
+        return self._calls
+
+    def stop(self) -> tuple[list[str], int]:
         end = time.monotonic() + LONGEST_SECONDS
         self._called_at = time.monotonic()
         while (now := time.monotonic()) < min(self._called_at + QUIET_SECONDS, end):
             time.sleep(min(self._called_at + QUIET_SECONDS, end) - now + 0.001)
         self._is_recording = False
-        return list(self._touched)
+        return list(self._touched), self._calls
 
 
 def loaded() -> list[str]:
@@ -96,7 +114,7 @@ def loaded() -> list[str]:
 def obey(trace: Trace) -> None:
     """Reads commands from stdin until it is closed. It reads the descriptor itself: a thread that waits in
     ``sys.stdin`` would keep the interpreter from ending."""
-    commands: dict[str, Callable[[], list[str] | None]] = {"start": trace.start, "stop": trace.stop, "loaded": loaded}
+    commands: dict[str, Callable[[], Any]] = {"start": trace.start, "stop": trace.stop, "loaded": loaded}
     while command := os.read(0, 100).decode().strip():
         os.write(1, f"{ANSWER}{json.dumps(commands[command]())}\n".encode())
 
@@ -111,11 +129,15 @@ def run_traced(arguments: list[str]) -> None:
 
 
 def run_and_list(arguments: list[str]) -> None:
-    """``python -m yirangmq`` with these arguments, then the modules that it has loaded."""
+    """``python -m yirangmq`` with these arguments, then the modules that it has loaded and the calls it made."""
+    trace = Trace()
+    trace.start()
+    sys.setprofile(trace.on_call)
     try:
         run(arguments)
     finally:
-        print(f"{ANSWER}{json.dumps(loaded())}", flush=True)
+        sys.setprofile(None)
+        print(f"{ANSWER}{json.dumps((loaded(), trace.calls))}", flush=True)
 
 
 def run(arguments: list[str]) -> None:
@@ -150,13 +172,17 @@ class Server:
     def trace(self, name: str, operation: Callable[[], object], repeats: int, after: Callable[[], object]) -> Row:
         """``operation`` returns when it is answered; ``after`` is called each time, and is not traced."""
         runs: list[list[str]] = []
+        calls: list[int] = []
         for _ in range(WARM_UP + repeats):
             self.tell("start")
             operation()
-            runs.append(self.tell("stop"))
+            modules, number = self.tell("stop")
+            runs.append(modules)
+            calls.append(number)
             after()
         runs = runs[WARM_UP:]
-        return Row(name, False, [module for module in runs[0] if all(module in other for other in runs)])
+        always = [module for module in runs[0] if all(module in other for other in runs)]
+        return Row(name, False, always, min(calls[WARM_UP:]))
 
     def close(self) -> None:
         self._process.terminate()
@@ -174,7 +200,7 @@ def trace_server(folder: Path, repeats: int) -> list[Row]:
     from yirangmq import connect  # not above: child processes load what their command loads, and no more
 
     with closing(Server(folder)) as server:
-        idle = Row("idle server", True, server.tell("loaded"))
+        idle = Row("idle server", True, server.tell("loaded"), None)
         web = http.client.HTTPConnection(server.http.removeprefix("http://"), timeout=30)
 
         def post() -> None:
@@ -190,9 +216,14 @@ def trace_server(folder: Path, repeats: int) -> list[Row]:
                 records = opened.enter_context(client.topics.subscribe(TOPIC, start="beginning"))
                 assert len({next(records).sequence for _ in range(RECORDS)}) == RECORDS
 
+            def lease_and_ack() -> None:
+                [delivery] = client.lease(QUEUE)
+                client.ack(delivery.lease_id)
+
             client.topics.publish_many([(TOPIC, {"n": number}) for number in range(RECORDS)])
             rows = [
                 server.trace("socket publish", lambda: client.publish(QUEUE, {}), repeats, opened.close),
+                server.trace("lease and ack", lease_and_ack, repeats, opened.close),
                 server.trace("http publish", post, repeats, opened.close),
                 server.trace("topic catch-up", catch_up, repeats, opened.close),
             ]
@@ -208,13 +239,15 @@ def trace_command(folder: Path) -> Row:
         written, _ = process.communicate()
         if process.returncode:
             raise SystemExit(f"publish --db ended with {process.returncode}")
-    return Row("publish --db", True, json.loads(written.rpartition(ANSWER)[2]))
+    modules, calls = json.loads(written.rpartition(ANSWER)[2])
+    return Row("publish --db", True, modules, calls)
 
 
 def report(rows: list[Row], is_listing: bool) -> None:
-    print(f"  {'operation':<16} {'modules':>7}  counted")
+    print(f"  {'operation':<16} {'modules':>7}  {'counted':<7}  {'calls':>5}")
     for row in rows:
-        print(f"  {row.name:<16} {len(row.modules):>7}  {'loaded' if row.is_loaded else 'touched'}")
+        kind, calls = "loaded" if row.is_loaded else "touched", "" if row.calls is None else row.calls
+        print(f"  {row.name:<16} {len(row.modules):>7}  {kind:<7}  {calls:>5}")
     if is_listing:
         for row in rows:
             print(f"\n{row.name}, {'loaded' if row.is_loaded else 'touched'} in this order:")
@@ -224,6 +257,10 @@ def report(rows: list[Row], is_listing: bool) -> None:
         if row.name in LIMITS:
             limit, count = LIMITS[row.name], len(row.modules)
             print(f"target: {row.name} | {count} modules | <= {limit} | {'reached' if count <= limit else 'short'}")
+    for row in rows:
+        if row.name in CALL_LIMITS and row.calls is not None:
+            limit, count = CALL_LIMITS[row.name], row.calls
+            print(f"target: {row.name} | {count} calls | <= {limit} | {'reached' if count <= limit else 'short'}")
 
 
 def main() -> None:
@@ -232,15 +269,19 @@ def main() -> None:
         (run_traced if role == "--run-traced" else run_and_list)(arguments)
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", action="store_true", help="one JSON document: by operation, its modules in order")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="one JSON document: modules and calls by operation",
+    )
     parser.add_argument("--list", action="store_true", help="print the modules too, in order of first touch")
     parser.add_argument("--repeats", type=int, default=5, help="traces of each operation (default: 5)")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rows = trace_server(Path(folder) / "data", chosen.repeats)
-        rows.insert(3, trace_command(Path(folder)))
+        rows.insert(4, trace_command(Path(folder)))
     if chosen.json:
-        print(json.dumps({row.name: row.modules for row in rows}))
+        print(json.dumps({row.name: {"modules": row.modules, "calls": row.calls} for row in rows}))
     else:
         report(rows, chosen.list)
 

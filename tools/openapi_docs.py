@@ -1,4 +1,4 @@
-"""Prints ``docs/openapi.json`` from the table of endpoints: ``python tools/openapi_docs.py`` writes it, a test sees
+"""Prints ``docs/openapi.json`` from the table of endpoints: ``python tools/openapi_docs.py`` writes it, a test checks
 that it is current. A running server answers ``GET /v1/openapi.json`` with the same."""
 
 import json

@@ -1,5 +1,5 @@
 """Prints docs/spark-options.md from the table of the data source's options and columns; ``python tools/spark_docs.py``
-writes it, a test sees that it is current."""
+writes it, a test checks that it is current."""
 
 from pathlib import Path
 
@@ -9,46 +9,46 @@ from yirangmq.pipeline.source.sink import IGNORED_COLUMNS, MEMBERS, SINK_COLUMNS
 PAGE = Path(__file__).parents[1] / "docs" / "spark-options.md"
 INTRO = """# Options and columns of `format("yirangmq")`
 
-What they are for is told in [Spark](spark.md).
+[Spark](spark.md) explains their use.
 
 *This page is printed from the program by `python tools/spark_docs.py`.*
 
-Names of options may be written in any case. One that is not known is refused with the nearest that is, and so is one
-that belongs to another use, a value that makes no sense, and an option that is given twice. All of that happens before
-any data moves.
+Names of options are not case-sensitive. Options are checked before any data is read or written. An unknown option is
+refused, and the error names the nearest known one. An option of another use, an invalid value, and an option that is
+given twice are refused too.
 """
-SINK = """Only `value` (string or binary) is needed. `target` is `queue:NAME`, `topic:NAME` or `dlq:NAME`, row by row;
-`queue` and `topic` are a name alone; where all of them are null or missing the option of the same name says where a row
-goes.
+SINK = """Only `value` (string or binary) is required. `target` is `queue:NAME`, `topic:NAME` or `dlq:NAME` for each
+row; `queue` and `topic` contain the name alone. If all of them are null or missing, the option `queue` or `topic` is
+the target.
 """
 COLUMNS = {
-    "key": "null where there is none",
-    "value": "the payload, to the byte; `CAST(value AS STRING)` makes it a text",
-    "topic": "",
+    "key": "null if the record has none",
+    "value": "the payload, unchanged; `CAST(value AS STRING)` converts it to text",
+    "topic": "name of the topic",
     "partition": "always 0",
-    "offset": "the number within the topic, from 1, without gaps",
-    "global_seq": "the number within the whole log: one order over all topics",
-    "timestamp": "when it was published",
-    "headers": "none: an empty map",
-    "message_id": "",
-    "queue": "",
-    "type": "of the envelope",
+    "offset": "sequence within the topic, from 1, without gaps",
+    "global_seq": "sequence within the whole log: one order for all topics",
+    "timestamp": "when the record was published",
+    "headers": "an empty map if there are none",
+    "message_id": "id of the message",
+    "queue": "name of the queue",
+    "type": "`type` of the envelope",
     "status": "the state: `ready`, `leased`, `dead`, … ([states](states.md))",
-    "priority": "0 goes first; null goes last",
-    "attempt": "how often it was leased",
-    "enqueued_at": "when it was published",
-    "changed_at": "when it got into its state",
-    "due_at": "when time will act on it: a lease's end, a delay's end",
-    "worker": "who has or had it",
-    "failure_reason": "of the latest failure ([reasons](dead-letters.md))",
-    "failure_message": "",
-    "failed_at": "",
-    "seq": "the number in the store",
+    "priority": "0 is first; null is last",
+    "attempt": "how often the message was leased",
+    "enqueued_at": "when the message was published",
+    "changed_at": "when its state last changed",
+    "due_at": "end of the lease or of the delay",
+    "worker": "consumer of the current or last lease",
+    "failure_reason": "reason of the last failure ([reasons](dead-letters.md))",
+    "failure_message": "text of the last failure",
+    "failed_at": "time of the last failure",
+    "seq": "number of the message in the store",
     "record": "`accepted`, `rewritten`, `outcome` or `queue_deleted` ([files by date](files-by-date.md))",
-    "delivery": "`DELIVERED`, `FAILED` or `TIMEOUT`, of an outcome",
-    "leased_at": "when the attempt began that ended so",
-    "sha256": "of the payload",
-    "position": "rises from record to record, in the order they were committed",
+    "delivery": "of an outcome: `DELIVERED`, `FAILED` or `TIMEOUT`",
+    "leased_at": "of an outcome: when the attempt began",
+    "sha256": "SHA-256 of the payload",
+    "position": "rises with each record, in commit order",
 }
 
 
@@ -66,7 +66,7 @@ def _row(option: Option) -> str:
 
 def column_rows(columns: dict[str, str]) -> list[str]:
     return [
-        "| column | type | |",
+        "| column | type | meaning |",
         "|---|---|---|",
         *(f"| `{name}` | `{kind}` | {COLUMNS[name]} |" for name, kind in columns.items()),
     ]
@@ -79,14 +79,15 @@ def page() -> str:
     parts += ["## Columns of topics", "", *column_rows(TOPIC_COLUMNS), ""]
     parts += ["## Columns of queues, dead letters and archives", "", *column_rows(QUEUE_COLUMNS), ""]
     more = {name: kind for name, kind in FILES_COLUMNS.items() if name not in QUEUE_COLUMNS}
-    parts += ["## Columns of files by date", "", "Those of queues, and:", "", *column_rows(more), ""]
-    parts += ["## Columns that the sink takes", "", SINK]
+    parts += ["## Columns of files by date", "", "The columns of queues, and:", "", *column_rows(more), ""]
+    parts += ["## Columns of the sink", "", SINK]
     plain = sorted(SINK_COLUMNS - set(MEMBERS))
     parts += ["| column | becomes |", "|---|---|"]
-    parts += [f"| `{name}` | the row's own {name} |" for name in plain]
-    parts += [f"| `{name}` | `{member}` of the envelope |" for name, member in MEMBERS.items()]
+    parts += [f"| `{name}` | `{name}` of the row |" for name in plain]
+    parts += [f"| `{name}` | `{member}` of the envelope |" for name, member in MEMBERS.items() if name != "reason"]
+    parts += ["| `reason` | the reason of the dead letter, with the target `dlq:NAME` |"]
     left = ", ".join(f"`{name}`" for name in sorted(IGNORED_COLUMNS))
-    parts += ["", f"Columns that reading gives and writing has no use for are passed over: {left}.", ""]
+    parts += ["", f"These columns of a read are ignored in a write: {left}.", ""]
     assert set(USES) == set("rsw")
     return "\n".join(parts)
 

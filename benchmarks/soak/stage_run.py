@@ -113,20 +113,22 @@ class Asking:
         assert client is not None
         log = stage.publisher.ensure_open().feed.log
         after = chance.choice((FROM_FIRST, chance.randint(log.first - 1, log.last)))
+        if after == FROM_FIRST and not client.answers.may_ask_for_all:
+            return
         if self._dialect is NATIVE:
             self._request += 1
         request = self._request if self._dialect is NATIVE else 0
         client.answers.ask(request, None if after == FROM_FIRST else after)
         stage.publisher.recover(client.subscriber, after, "", request)
 
-    def judge(self, truth: dict[int, Seen], last: int | None) -> None:
-        """``last``: the end of the log if nothing more is on its way."""
+    def judge(self, truth: dict[int, Seen], first: int, last: int | None) -> None:
+        """``first``: the first record that is kept. ``last``: the end of the log if nothing more is on its way."""
 
         def wanted(first: int, last: int) -> list[int]:
             return [n for n in range(first, last + 1) if self.filter.wants(truth[n].topic)]
 
         assert self._client is not None
-        self.faults += self._client.answers.faults(wanted, last)
+        self.faults += self._client.answers.faults(wanted, last, first=first)
         for record in self._client.records:
             if truth[record.sequence] != seen(record):
                 self.faults.append(f"{record.sequence} is not what was published")
@@ -204,7 +206,7 @@ class StageRun:
                 break
         self._witness()
         for asking in self._asking:
-            asking.judge(self._truth, self._last)
+            asking.judge(self._truth, self._first, self._last)
         return [*(self._verdict(one) for one in self._durables), *(asking.verdict for asking in self._asking)]
 
     def _verdict(self, one: Durable) -> Verdict:
@@ -259,7 +261,7 @@ class StageRun:
     def _connect_again(self, asking: Asking) -> None:
         if not asking.is_there:
             self._witness()
-            asking.judge(self._truth, None)
+            asking.judge(self._truth, self._first, None)
             asking.connect(self._stage, self._chance)
 
     def _trim(self) -> None:
@@ -284,12 +286,16 @@ class StageRun:
         for one in self._durables:
             one.kill()
         for asking in self._asking:
-            asking.judge(self._truth, None)
+            asking.judge(self._truth, self._first, None)
         self._retired.clear()
         self._stage.publisher.close()
         self._stage = PublisherHarness(self._home, self._settings, self._log)
         for subscriber in self._subscribers:
             subscriber.connect(self._stage, self._chance)
+
+    @property
+    def _first(self) -> int:
+        return self._stage.publisher.ensure_open().feed.log.first
 
     def _witness(self) -> None:
         """Every record that was ever in the log."""

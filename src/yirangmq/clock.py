@@ -254,7 +254,7 @@ def zone_of(name: str, field: str = "timezone") -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ValueError, KeyError, OSError):
-        raise BadInput(f"{name!r} is not a time zone this machine knows", field=field) from None
+        raise BadInput(f"{name!r} is not a time zone of this machine", field=field) from None
 
 
 def zone_or_local(name: str, field: str) -> tzinfo | None:

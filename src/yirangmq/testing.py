@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreFull
-from yirangmq.core.ports import Clock, Finding, Ids, Store, Transaction
+from yirangmq.core.ports import CheckProgress, Clock, Finding, Ids, Store, Transaction, no_progress
 from yirangmq.stores.open import open_store
 
 START_MS = 1_768_296_060_000
@@ -38,7 +38,7 @@ class ManualClock:
 
     def advance(self, milliseconds: int) -> None:
         if milliseconds < 0:
-            raise ValueError("time does not go back")
+            raise ValueError("time cannot go back")
         self._now += milliseconds
 
 
@@ -95,8 +95,8 @@ class FailingStore:
     def wait(self, timeout: float) -> None:
         self._store.wait(timeout)
 
-    def check(self, *, repair: bool) -> Iterator[Finding]:
-        return self._store.check(repair=repair)
+    def check(self, *, repair: bool, progress: CheckProgress = no_progress) -> Iterator[Finding]:
+        return self._store.check(repair=repair, progress=progress)
 
     def durability(self) -> str:
         return self._store.durability()

@@ -243,7 +243,7 @@ def test_schedule_with_an_unknown_time_zone_stops_no_other_schedule() -> None:
     assert house.waiting() == ["tick-20260113T092200Z"]
     rows = house.client.call("schedules")
     assert [(row["queue"], row["nextAt"] is None, row["error"]) for row in rows] == [
-        ("bad", True, "timezone: 'No/Where' is not a time zone this machine knows"),
+        ("bad", True, "timezone: 'No/Where' is not a time zone of this machine"),
         ("mail", False, None),
     ]
 

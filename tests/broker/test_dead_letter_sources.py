@@ -18,7 +18,7 @@ from yirangmq.core.ports import Store, Transaction
 from yirangmq.format.envelope import NewMessage, build
 from yirangmq.testing import ManualClock, open_for_test
 
-REFUSED = "'all-dlq' shows the dead letters of '{}'; publish there, or name another queue"
+REFUSED = "'all-dlq' shows the dead letters of '{}'; publish to that queue, or use another name"
 
 
 @pytest.fixture(params=KINDS)

@@ -361,10 +361,10 @@ def test_dead_letter_operation_without_a_selection_is_refused_and_moves_nothing(
     kill(queues, "jobs", "a")
     move: Callable[..., MoveResult] = getattr(letters, verb)
     for dry_run in (True, False):
-        with pytest.raises(BadInput, match="say which messages") as caught:
+        with pytest.raises(BadInput, match="select messages by") as caught:
             move("jobs", filter, dry_run=dry_run)
         assert caught.value.field == "filter"
-    with pytest.raises(BadInput, match="give one of them") as caught:
+    with pytest.raises(BadInput, match="give only one") as caught:
         move("jobs", "reasonCode=REJECTED", all=True)
     assert caught.value.field == "all"
     assert found(letters) == ["a"]

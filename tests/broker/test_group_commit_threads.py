@@ -19,7 +19,7 @@ from yirangmq.broker.group_commit_threads import ThreadedGroupCommitter
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadInput, QueueError, StoreError, StoreFull
 from yirangmq.core.message import Counts
-from yirangmq.core.ports import Finding, Store, Transaction
+from yirangmq.core.ports import CheckProgress, Finding, Store, Transaction, no_progress
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore, ManualClock, open_for_test
 
@@ -47,8 +47,8 @@ class Gate:
     def wait(self, timeout: float) -> None:
         self._store.wait(timeout)
 
-    def check(self, *, repair: bool) -> Iterator[Finding]:
-        return self._store.check(repair=repair)
+    def check(self, *, repair: bool, progress: CheckProgress = no_progress) -> Iterator[Finding]:
+        return self._store.check(repair=repair, progress=progress)
 
     def durability(self) -> str:
         return self._store.durability()

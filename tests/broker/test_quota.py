@@ -136,7 +136,7 @@ def test_quota_with_drop_oldest_never_drops_leased_messages(queues: Queues) -> N
     queues.publish("mail", 3)
     assert [state(queues, f"m-{n}") for n in (1, 2, 3)] == [State.LEASED, State.DROPPED, State.READY]
     take(queues)
-    with pytest.raises(QuotaExceeded, match="being worked on"):
+    with pytest.raises(QuotaExceeded, match="full of leased messages"):
         queues.publish("mail", 4)
     queues.ack(held.lease_id)
     queues.publish("mail", 5)

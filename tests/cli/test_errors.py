@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -23,11 +24,13 @@ def test_cli_exit_code_exists_for_every_error_and_has_a_meaning() -> None:
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("publsh", "'publsh' is not one of them; did you mean 'publish'?"),
+        ("publsh", "there is no command 'publsh'; did you mean 'publish'?"),
         ("frobnicate", "known: publish, consume"),
-        ("publish 1", "the following arguments are required: -q/--queue; see 'yirangmq publish --help'"),
+        ("publish", "the queue is missing; give QUEUE, or --queue QUEUE; see 'yirangmq publish --help'"),
+        ("publish '{}'", "'{}' is not the name of a queue; give QUEUE first, or --queue QUEUE"),
+        ("publish -q mail news {}", "QUEUE is 'news' and --queue is 'mail'; give one of them"),
         ("publish -q mail 1 --prioity 3", "unrecognized arguments: --prioity 3; did you mean '--priority'?"),
-        ("consume -q mail --limit 3", "unrecognized arguments: --limit 3; see 'yirangmq consume --help'"),
+        ("consume -q mail --most 3", "unrecognized arguments: --most; see 'yirangmq consume --help'"),
         ("dlq list -q mail --loud", "see 'yirangmq dlq list --help'"),
         ("publish -q mail 1 --priority high", "argument --priority: must be a whole number, not 'high'"),
         ("publish -q mail 1 --delay soon", "argument --delay: must be a number, not 'soon'"),
@@ -165,12 +168,15 @@ class Terminal:
     def isatty(self) -> bool:
         return True
 
+    def fileno(self) -> int:
+        raise OSError(errno.ENOTTY, "has no size")
+
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step of the work is drawn."""
-    monkeypatch.setattr("yirangmq.cli.output.QUIET_SECONDS", 0)
-    monkeypatch.setattr("yirangmq.cli.output.STEP_SECONDS", 0)
+    monkeypatch.setattr("yirangmq.cli.progress.QUIET_SECONDS", 0)
+    monkeypatch.setattr("yirangmq.cli.progress.STEP_SECONDS", 0)
 
 
 def drawn(cli: Cli, monkeypatch: pytest.MonkeyPatch, line: str, stdin: bytes = b"") -> str:
@@ -187,7 +193,7 @@ def test_progress_bar_of_publish_export_and_import_is_drawn_on_a_terminal(
 ) -> None:
     (tmp_path / "m.jsonl").write_text("1\n" * 3000)
     publishing = drawn(cli, monkeypatch, "publish -q mail --lines --file m.jsonl")
-    assert "publishing [##########....................]  33%  1,000 lines" in publishing
+    assert "publishing [#######.............]  33%  1,000 lines" in publishing
     assert publishing.endswith("\r\x1b[K")
     assert "exporting [#" in drawn(cli, monkeypatch, "export x.jsonl")
     assert "importing [#" in drawn(cli, monkeypatch, "import x.jsonl --db y.db")
@@ -207,7 +213,8 @@ def test_progress_bar_is_not_drawn_with_json_output(
 def test_progress_of_a_stream_without_known_length_is_a_count_of_lines(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "publishing 10  10 lines" in drawn(cli, monkeypatch, "publish -q mail --lines --file -", b"1\n" * 10)
+    drawn_text = drawn(cli, monkeypatch, "publish -q mail --lines --file -", b"1\n" * 10)
+    assert re.search(r"publishing [|/\\-] 10 lines  \d+s", drawn_text)
 
 
 def test_cli_retries_few_times_for_one_address_and_by_the_client_default_for_several(cli: Cli) -> None:

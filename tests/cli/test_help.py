@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.cli import Cli
 from tools import cli_docs
-from yirangmq.cli import main
+from yirangmq.cli import main, synonyms
 from yirangmq.cli.command import Command
 
 
@@ -99,7 +99,16 @@ def test_cli_help_without_a_command_lists_all_commands_by_group(cli: Cli) -> Non
         ("send", "publish"),
         ("receive", "consume"),
         ("redrive", "dlq redrive"),
+        ("requeue", "dlq redrive"),
         ("list", "queues"),
+        ("flush", "purge"),
+        ("delete", "drop"),
+        ("dlq retry", "redrive"),
+        ("dlq delete", "purge"),
+        ("dlq lst", "list"),
+        ("topic consume", "subscribe"),
+        ("queue stop", "pause"),
+        ("policy edit", "set"),
         ("help", "--help"),
         ("version", "--version"),
         ("pulish", "publish"),
@@ -108,7 +117,15 @@ def test_cli_help_without_a_command_lists_all_commands_by_group(cli: Cli) -> Non
 def test_cli_unknown_command_suggests_the_command_that_is_meant(cli: Cli, typed: str, meant: str) -> None:
     refused = cli(typed)
     assert refused.code == 2
-    assert f"there is no command {typed!r}; did you mean {meant!r}?" in refused.err
+    assert f"there is no command {typed.split()[-1]!r}; did you mean {meant!r}?\n" in refused.err
+
+
+def test_cli_suggestions_name_commands_that_exist() -> None:
+    top = {"", "--help", "--version", *COMMANDS}
+    assert {word for words in synonyms.COMMANDS.values() for word in words} <= top
+    verbs = {name.split()[-1] for name in COMMANDS if " " in name}
+    assert all(verbs & {*words} for words in synonyms.VERBS.values())
+    assert not synonyms.COMMANDS.keys() & main.COMMAND_MODULES.keys()
 
 
 def test_cli_docs_command_lists_prints_and_searches_pages(cli: Cli) -> None:

@@ -12,13 +12,14 @@ import pytest
 from tests.support.cli import Cli
 from tests.support.server_process import daemon
 from yirangmq.cli import output
+from yirangmq.cli.command import QueueArgument
 from yirangmq.cli.main import build
 
 DIRECT_ONLY = {"check", "repair", "import", "files list", "files show", "files check", "files housekeep"}
 """They need the files of the store and say so, or ask no server."""
 VALUES = {"--queue": "mail", "--to": "x", "--from": "y", "--filter": "attempt>=1", "--topic": "NEWS", "--source": "a"}
 EXTRA = {
-    "consume": ["--max", "1"],
+    "consume": ["--limit", "1"],
     "publish": ["{}"],
     "dispatch set": ["--strategy", "round_robin"],
     "dlq purge": ["--all"],
@@ -56,6 +57,8 @@ def needed(parser: argparse.ArgumentParser) -> list[str]:
             value = str(next(iter(action.choices)))
         if action.option_strings and action.required:
             found += [action.option_strings[-1], value]
+        elif isinstance(action, QueueArgument) and action.is_needed:
+            found.append("mail")
         elif not action.option_strings and action.nargs not in ("?", "*"):
             found.append("-" if action.metavar == "FILE" else value)
     return found

@@ -154,7 +154,7 @@ def test_reconnect_tries_the_address_that_worked_first() -> None:
 
 def test_reconnect_gives_up_a_server_that_accepts_connections_and_drops_requests() -> None:
     script = Script([], [], [], [], [])
-    with pytest.raises(Unreachable, match="unix:/a: gave up after 4 tries: silence"):
+    with pytest.raises(Unreachable, match="unix:/a: no connection after 4 attempts: silence"):
         asked(courier(script))
     assert len(script.dialled) == 4
     assert script.slept == [BACKOFF.first, BACKOFF.first * 2]

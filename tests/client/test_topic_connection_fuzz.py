@@ -17,7 +17,7 @@ MOST_STEPS = 5000
 
 
 class Server:
-    """What docs/topics.md says of one: history after a sequence, counts since the latest beginning."""
+    """A server as in docs/wire.md: history after a sequence, counts since the latest beginning."""
 
     def __init__(self, chance: Random, wanted: str) -> None:
         self._chance = chance

@@ -103,7 +103,7 @@ def test_cli_cluster_status_and_doctor_list_the_keys_that_no_node_acts_on(
     etcd.ctl("put", name, "1")
     try:
         reasons = {one["key"]: one["reason"] for one in commands("status")["ignored"]}
-        assert reasons[place] == "no place of a queue has this name"
+        assert reasons[place] == "no queue uses this key"
         assert reasons[name] == "queue: must have 1 to 1024 bytes, not 1025"
         assert f"ignored: {place}: {reasons[place]}" in commands.text("status").splitlines()
         metrics = commands.text("status", "--metrics").splitlines()

@@ -91,8 +91,8 @@ def test_config_setting_can_be_given_by_file_variable_and_flag(name: str) -> Non
         ({"syslog": "localhost"}, {}, {}, "syslog", "unix:PATH or udp:HOST:PORT"),
         ({"tcp": "localhost:99999"}, {}, {}, "tcp", "at most 65535"),
         ({"tls_cert": "c.pem"}, {}, {}, "tls_key", "go together"),
-        ({"token": TOKEN, "token_file": "b"}, {}, {}, "token", "one of them"),
-        ({"socket": "off", "http": "off"}, {}, {}, "socket", "nobody could reach"),
+        ({"token": TOKEN, "token_file": "b"}, {}, {}, "token", "only one"),
+        ({"socket": "off", "http": "off"}, {}, {}, "socket", "no client could reach"),
         ({"http": "8080"}, {}, {}, "http", "HOST:PORT"),
         ({}, {"MQ_PORT": "many"}, {}, "http", "HOST:PORT"),
         ({}, {"MQ_UNIQUE": "yes"}, {}, "MQ_UNIQUE", "true or false"),
@@ -113,11 +113,17 @@ def test_config_setting_can_be_given_by_file_variable_and_flag(name: str) -> Non
         ({}, {"YIRANGMQ_HTTP_TOKENS": "{"}, {}, "YIRANGMQ_HTTP_TOKENS", "Expecting"),
         ({"write_buffer_bytes": "1GiB"}, {}, {}, "write_buffer_bytes", "client_memory_bytes"),
         ({"topic_cursors": "on"}, {}, {}, "topic_cursors", "file:FILE or sqlite:FILE"),
-        ({}, {}, {"topics": "on"}, "--topics", "path or 'off', not 'on'; leave it out for DATA/topics, or say './on'"),
+        (
+            {},
+            {},
+            {"topics": "on"},
+            "--topics",
+            "path or 'off', not 'on'; omit it for DATA/topics, or write './on' for a path of that name",
+        ),
         ({"topics": True}, {}, {}, "topics", "must be a path or 'off', not 'true'"),
         ({}, {"YIRANGMQ_TOPICS": "Off"}, {}, "YIRANGMQ_TOPICS", "must be a path or 'off', not 'Off'"),
         ({"files_by_date": "yes"}, {}, {}, "files_by_date", "must be a path or 'on' or 'off', not 'yes'"),
-        ({}, {"MQ_DATA": "1"}, {}, "MQ_DATA", "must be a path, not '1'; leave it out for ./yirang-data"),
+        ({}, {"MQ_DATA": "1"}, {}, "MQ_DATA", "must be a path, not '1'; omit it for ./yirang-data"),
         ([], {}, {}, "config", "a JSON object"),
     ],
 )
@@ -144,7 +150,7 @@ def test_config_path_refuses_the_words_of_a_switch(name: str) -> None:
         elif word == "on" and name == "files_by_date":
             assert load({name: word}, {}, {}).day_files_folder == "yirang-data/by-date"
         else:
-            with pytest.raises(BadInput, match=f"must be a path.* say './{word}' if that is its name") as caught:
+            with pytest.raises(BadInput, match=f"must be a path.* write './{word}' for a path of that name") as caught:
                 load({name: word}, {}, {})
             assert caught.value.field == name
 
@@ -180,7 +186,7 @@ def test_token_is_required_for_tcp_beyond_this_machine(address: str) -> None:
 )
 def test_tls_or_insecure_is_required_beyond_this_machine_even_with_a_token(exposed: dict[str, Any]) -> None:
     settings = {**exposed, "token": TOKEN}
-    with pytest.raises(BadInput, match="clear text: set tls_cert and tls_key, or say insecure") as caught:
+    with pytest.raises(BadInput, match="clear text: set tls_cert and tls_key, or set insecure") as caught:
         load(settings, {}, {})
     assert caught.value.field in exposed
     load({**settings, "insecure": True}, {}, {})

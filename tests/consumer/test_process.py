@@ -63,8 +63,10 @@ def test_drain_is_cut_short_by_a_second_signal_and_the_message_stays_leased(
     assert queues.show("mail", id).message.state is State.LEASED, "it comes back when the lease ends"
 
 
-def test_drain_counts_two_signals_at_the_same_time_as_one(queues: Queues, tmp_path: Path) -> None:
-    """As from ``timeout``, which signals the child and then its group, or from a wrapper that forwards Ctrl-C."""
+@pytest.mark.parametrize("run", range(4))
+def test_drain_counts_two_signals_at_the_same_time_as_one(queues: Queues, tmp_path: Path, run: int) -> None:
+    """As from ``timeout``, which signals the child and then its group, or from a wrapper that forwards Ctrl-C. Several
+    runs: in one of four both signals came without ending a wait of the main thread."""
     id = queues.publish("mail", 1).id
     with process(tmp_path, *WAIT) as consumer:
         until(lambda: begun(tmp_path, id))

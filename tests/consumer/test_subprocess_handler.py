@@ -134,7 +134,7 @@ def test_subprocess_handler_exit_code_75_retries_after_the_backoff_or_the_given_
 ) -> None:
     look, summary = given(queues, sh("exit 75"), retry_after=retry_after)
     assert (look.message.state, look.message.due_at) == (State.DELAYED, clock.now_ms() + wait)
-    assert told(look) == (Reason.HANDLER_ERROR, "the program asks for another try")
+    assert told(look) == (Reason.HANDLER_ERROR, "the program requested a retry")
     assert summary == ConsumerSummary(retried=1)
 
 

@@ -114,7 +114,7 @@ def test_access_program_that_is_invalid_is_refused_with_its_field(given: Any, fi
 
 
 def test_access_route_to_an_unknown_program_is_refused() -> None:
-    with pytest.raises(BadInput, match="'BANK' is none of the programs"):
+    with pytest.raises(BadInput, match="'BANK' is not in programs"):
         check_routes(programs, read_routes([{"source": "ATMH", "target": "BANK"}], "routes"))
 
 

@@ -58,8 +58,8 @@ def days(line: str, since: str, until: str, zone: tzinfo = UTC) -> list[str]:
         ("* * * * 8", "day of week"),
         ("* * * * jan", "day of week"),
         ("* * * * fri-mon", "day of week"),
-        ("0 0 30 2 *", "never comes"),
-        ("0 0 31 2,4,6 *", "never comes"),
+        ("0 0 30 2 *", "never occurs"),
+        ("0 0 31 2,4,6 *", "never occurs"),
     ],
 )
 def test_cron_line_that_is_invalid_is_refused_with_its_field(line: object, field: str) -> None:

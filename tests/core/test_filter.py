@@ -150,7 +150,7 @@ def test_filter_that_asks_for_other_values_does_not_match(text: str) -> None:
         ("reasonCode=SUNSHINE", 11, "known: VALIDATION_ERROR"),
         ("reasonCode>TIMEOUT", 10, "no order"),
         ("attempt>=three", 9, "is a number"),
-        ("attempt~3", 7, "~ looks into text"),
+        ("attempt~3", 7, "~ searches text"),
         ("failedAt<yesterday", 9, "2026-01-14"),
         ("failedAt<2026-13-45", 9, "2026-01-14"),
         ("attempt<null", 7, "null can only be compared with = and !="),

@@ -281,7 +281,7 @@ def test_lease_expiry_makes_the_message_ready_with_reason_timeout(state: State) 
         State.READY, place=FRESH_PLACE, due_at=0, changed_at=NOW, consumer="", reason="TIMEOUT", repeats=1
     )
     what = {State.LEASED: "lease", State.CLAIMED: "claim"}[state]
-    assert outcome.failure == ("TIMEOUT", f"the {what} of attempt 1 lapsed", NOW, 1, "consumer-01")
+    assert outcome.failure == ("TIMEOUT", f"the {what} of attempt 1 expired", NOW, 1, "consumer-01")
 
 
 def test_lease_expiry_of_the_last_attempt_makes_the_message_dead() -> None:

@@ -63,6 +63,8 @@ def test_pair_page_shows_both_nodes_and_the_steps_of_a_takeover(browser: Browser
         page.find(".node-card", "silent for")
         page.find(".decisions .badge", "took over")
         page.find(".decisions .steps", "3 connection")
+        page.browser.size(1280, 800)  # on a phone the rows are cards without heads
+        page.browser.until("return innerWidth === arguments[0]", 1280)
         lefts = """return ["thead th", "tbody tr:first-child > *"].map((cells) =>
             [...document.querySelectorAll(`.decisions ${cells}`)].map((cell) => {
                 const { left, right } = cell.getBoundingClientRect();

@@ -62,7 +62,7 @@ def test_protocols_share_a_message_from_cli_publish_to_http_failure_dashboard_re
         id = fail(page)
         page.count("dead", 1)
         page.click(".tabs a", "Dead letters")
-        page.find("td", "no paper" if fail is lease_and_refuse else "the consumer said that it failed")
+        page.find("td", "no paper" if fail is lease_and_refuse else "the consumer reported a failure")
         page.click("button", "Redrive all…")
         page.click("dialog button.primary", "Redrive")
         page.count("ready", 1)

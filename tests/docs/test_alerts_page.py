@@ -32,7 +32,7 @@ def test_alerts_page_lists_every_rule_with_its_limit_levels_and_text() -> None:
 
 
 def test_alerts_page_lists_every_notice_sink_kind_and_counter() -> None:
-    assert re.findall(r"^\| `(\w+)` \| (?:the fault|it |somebody)", PAGE, re.MULTILINE) == [*NoticeKind]
+    assert re.findall(r"^\| `(\w+)` \| (?:the fault was found|it |an operator)", PAGE, re.MULTILINE) == [*NoticeKind]
     assert [kind for kind in KINDS if f"| `{kind}` |" not in PAGE] == []
     assert [name for name in COUNTER_NAMES if f"`{name}`" not in PAGE] == []
 

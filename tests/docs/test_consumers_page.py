@@ -60,8 +60,8 @@ def test_consumers_page_message_reaches_its_target_consumer_as_shown(tmp_path: P
 def test_consumers_page_numbers_are_those_in_force() -> None:
     assert [f"| {code} " in PAGE for code in MEANING] == [True] * len(MEANING)
     assert f"last {TAIL} bytes" in PAGE
-    assert f"{consume.DRAIN_SECONDS:g} if you say nothing" in PAGE
-    assert f"({consume.GRACE_SECONDS:g} if you say nothing)" in PAGE
+    assert f"(`--drain-seconds`, default {consume.DRAIN_SECONDS:g})" in PAGE
+    assert f"`--kill-after` seconds (default {consume.GRACE_SECONDS:g})" in PAGE
 
 
 def test_consumers_page_explains_every_member_of_a_delivery() -> None:

@@ -1,4 +1,4 @@
-"""docs/http.md: its commands run as they stand there, one after the other, against a server on this machine."""
+"""docs/http.md, http-topics.md and webhooks.md: their commands run in their order, against a server on this machine."""
 
 import re
 import subprocess
@@ -16,7 +16,8 @@ from yirangmq.stores.memory import MemoryStore
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
-SCRIPT = "\n".join(code_blocks((ROOT / "docs" / "http.md").read_text(), "sh"))
+PAGES = [(ROOT / "docs" / f"{name}.md").read_text() for name in ("http", "http-topics", "webhooks")]
+SCRIPT = "\n".join(block for page in PAGES for block in code_blocks(page, "sh"))
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
     made.stop()
 
 
-def test_http_page_commands_run_in_their_order(server: HttpServer, tmp_path: Path) -> None:
+def test_http_pages_commands_run_in_their_order(server: HttpServer, tmp_path: Path) -> None:
     (tmp_path / "photo.png").write_bytes(bytes(range(256)))
     here = re.sub(r"^MQ=.*$", f"MQ={server.url}", SCRIPT, flags=re.MULTILINE)
     here = here.replace("curl -s ", f"{curl_command()} -sS --max-time 20 -w '\\n%{{http_code}}\\n' ")

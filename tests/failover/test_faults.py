@@ -188,7 +188,7 @@ def test_takeover_of_a_node_stopped_by_hand_happens_only_by_order(tmp_path: Path
         assert two.nodes["a"].stop() == 0
         until(lambda: two.status("b")["peer"]["silent"])
         assert two.status("b")["peer"]["status"] == "STOPPED"
-        assert ["2 last status", "STOPPED, by hand: no takeover unless ordered"] in two.status("b")["evidence"]
+        assert ["2 last status", "STOPPED, by an operator: no takeover unless ordered"] in two.status("b")["evidence"]
         assert not two.works("b")
         done = two.command("b", "switch")
         assert done.returncode == 0, done

@@ -1,5 +1,6 @@
 """Two nodes whose keys differ: neither takes the other one for dead, and each says what is wrong. With real servers."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,10 @@ def test_health_pair_keys_differ_and_no_takeover_if_the_standby_returns_with_ano
         assert two.history("b", "took-over") == []
         ordered = two.command("b", "switch", "--seconds", "2")
         assert ordered.returncode == 10, ordered
-        assert "signed with another key" in ordered.stdout + ordered.stderr
+        told = json.loads(ordered.stderr)
+        assert (told["code"], told["field"]) == ("unavailable", "switch"), "it is not the server that is missing"
+        assert told["error"].startswith("switch: not done in time: ")
+        assert "signed with another key" in told["error"]
         two.nodes["b"].stop()
         set_key(two, "b", "a key that both nodes share")
         two.start("b")

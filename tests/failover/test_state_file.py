@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.clock import MillisecondClock
-from yirangmq.core.errors import StoreDamaged
+from yirangmq.core.errors import BadInput, StoreDamaged
+from yirangmq.core.failover import FailoverTiming
 from yirangmq.core.failover_witness import Witness, WitnessRequest, WitnessView
 from yirangmq.failover.state_file import FailoverStateFolder
-from yirangmq.failover.witness import FileWitness
+from yirangmq.failover.witness import FileWitness, open_witness
 
 
 def test_failover_term_survives_a_restart(tmp_path: Path) -> None:
@@ -69,3 +70,12 @@ def test_witness_file_that_is_unreadable_counts_as_away(tmp_path: Path, text: st
         FileWitness(tmp_path / "no" / "witness", WitnessView("a", 1000), clock).exchange(WitnessRequest.HOLD, 1)[0]
         is Witness.UNREACHABLE
     )
+
+
+def test_witness_that_is_a_folder_is_refused_and_a_file_to_be_made_in_it_is_not(tmp_path: Path) -> None:
+    """A node that can never reach its witness would never take over alone."""
+    view, clock = WitnessView("a", 1000), MillisecondClock()
+    with pytest.raises(BadInput, match="is a folder; name a file in it"):
+        open_witness(f"file:{tmp_path}", view, FailoverTiming(), clock)
+    witness = open_witness(f"file:{tmp_path / 'gateway'}", view, FailoverTiming(), clock)
+    assert witness.exchange(WitnessRequest.HOLD, 1)[0] is not Witness.UNREACHABLE

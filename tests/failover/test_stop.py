@@ -83,11 +83,11 @@ def test_stop_without_a_handover_is_critical_at_the_standby(tmp_path: Path) -> N
         assert two.request("b", "health")["status"] == "ok"
         assert two.nodes["a"].stop() == 0
         assert logged(two, "a", "handover_skipped")
-        until(lambda: is_critical(two, "b", "no_active_node", "STOPPED, by hand: no takeover unless ordered"))
+        until(lambda: is_critical(two, "b", "no_active_node", "STOPPED, by an operator: no takeover unless ordered"))
         found = two.request("b", "health")
         [reason] = [one for one in found["reasons"] if one["code"] == "no_active_node"]
         assert found["status"] != "ok"
-        assert "STOPPED, by hand: no takeover unless ordered" in reason["text"]
+        assert "STOPPED, by an operator: no takeover unless ordered" in reason["text"]
         assert two.status("b")["withoutActiveSec"] > 4 * INTERVAL
         assert (
             "no node is known to be active"

@@ -178,7 +178,7 @@ def test_envelope_or_payload_may_be_forced() -> None:
     whole = b'{"messageId":"m","payload":1}'
     assert (taken(whole, read_as="payload").id, taken(whole, read_as="payload").payload) == ("fallback", whole)
     for text in (b"1", b'{"messageId":"m"}'):
-        with pytest.raises(BadInput, match="is no envelope") as caught:
+        with pytest.raises(BadInput, match="is not an envelope") as caught:
             taken(text, read_as="envelope")
         assert caught.value.field == "document"
     with pytest.raises(BadInput, match="must be one of envelope, payload") as caught:
@@ -199,6 +199,12 @@ def test_envelope_json_carries_bytes_as_base64() -> None:
     assert payload_value(envelope) == data
     assert json.loads(as_json(envelope))["payloadBase64"] == base64.b64encode(data).decode()
     assert as_json(taken(as_json(envelope))) == as_json(envelope)
+
+
+def test_new_message_takes_its_payload_by_position_and_everything_else_by_name() -> None:
+    assert NewMessage("text", id="m-1") == NewMessage(payload="text", id="m-1")
+    with pytest.raises(TypeError, match="positional"):
+        NewMessage("text", "m-1")  # type: ignore[call-arg]
 
 
 def test_envelope_payload_bytes_stay_bytes_unless_the_content_type_is_json() -> None:

@@ -40,7 +40,7 @@ def test_java_home_goes_before_java_on_the_path_unless_it_is_too_old(tmp_path: P
 
 @pytest.mark.usefixtures("without_package")
 def test_java_missing_or_too_old_is_refused_with_the_versions_to_install(tmp_path: Path) -> None:
-    with pytest.raises(MissingExtra, match=r"there is no Java; install Java 17 or 21 .* pip install 'yirangmq\[spark"):
+    with pytest.raises(MissingExtra, match=r"no Java was found; install Java 17 or 21 .* pip install 'yirangmq\[spark"):
         find_java({"PATH": str(tmp_path)})
     old = made(tmp_path / "old", "11.0.2")
     with pytest.raises(MissingExtra, match=r"JAVA_HOME=.*old holds no Java 17 to 25"):

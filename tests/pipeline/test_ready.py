@@ -31,7 +31,7 @@ def test_spark_doctor_names_a_package_that_is_missing_or_of_a_wrong_version(monk
     wrong = {one.what: one.found for one in environment.run_checks() if not one.is_well and one.is_needed}
     assert wrong.keys() == {"no-such-package", "pyspark"}
     assert "pip install 'yirangmq[spark]'" in wrong["no-such-package"]
-    assert "is wanted" in wrong["pyspark"]
+    assert "is needed" in wrong["pyspark"]
 
 
 @pytest.mark.slow

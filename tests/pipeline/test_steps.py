@@ -95,7 +95,7 @@ def test_validate_adds_its_errors_to_those_of_parse_envelope_once(spark: SparkSe
 
 
 def test_json_schema_or_payload_type_that_is_wrong_is_refused_before_any_row_is_read(spark: SparkSession) -> None:
-    with pytest.raises(BadInput, match="schema: is no JSON Schema"):
+    with pytest.raises(BadInput, match="schema: is not a JSON Schema"):
         steps.validate(rows_of(spark, b"{}"), {"type": "nothing"})
     with pytest.raises(BadInput, match="payload"):
         steps.parse_envelope(rows_of(spark, b"{}"), "id nosuchtype")

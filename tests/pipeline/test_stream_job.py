@@ -126,7 +126,7 @@ def test_pipeline_process_dead_letters_a_value_that_a_step_made_null_or_fails(
     line = "pipeline process --from topic:p.null --to queue:p.nulls --start earliest --once "
     line += f"--steps {module(tmp_path)}:empty"
     refused = command(f"{line} --name n1 --bad-rows fail --json", code=2).complaint
-    assert "nothing of it is there" in refused["error"] or "null" in refused["error"]
+    assert "nothing of it was stored" in refused["error"] or "null" in refused["error"]
     assert served.payloads("p.nulls") == []
     assert command("pipeline status n1 --json").json["state"] == "failed"
     command(f"{line} --name n2")
@@ -173,7 +173,7 @@ def test_pipeline_process_writes_windows_when_they_are_over(command: Command, se
         ("--steps nowhere:f", "steps", "nowhere cannot be imported"),
         ("--steps word", "steps", "is not module:function"),
         ("--start soon", "from", "startingOffsets"),
-        ("--trigger often --name t1", "trigger", "is no length of time"),
+        ("--trigger often --name t1", "trigger", "is not a duration"),
         ("--most 0", "most", ""),
         ("--conf x", "conf", ""),
     ],

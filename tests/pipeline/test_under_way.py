@@ -124,7 +124,7 @@ def test_retention_passing_a_slow_query_fails_it_and_a_query_that_skips_runs_unt
     complaint = command(f"{line} --start earliest --once --json", code=3).complaint
     thread.join()
     first = trimmed[0]["first"]
-    lost = f"{first - PER_BATCH - 1} records are gone: asked for from {PER_BATCH + 1} on, the log begins at {first}"
+    lost = f"{first - PER_BATCH - 1} records were removed: the next one is {PER_BATCH + 1}, the log begins at {first}"
     assert complaint["code"] == "retired"
     assert lost in complaint["error"]
     assert lost in command("pipeline status slow --json").json["error"]
@@ -141,7 +141,7 @@ def test_retention_passing_a_slow_query_fails_it_and_a_query_that_skips_runs_unt
         assert status_of(tmp_path, "slow")["pid"] == running.process.pid
         assert running.told_to_go() == 0, running.err
         assert f"slow: resuming from checkpoint at {PER_BATCH}" in running.err
-        assert f"{lost}; going on without them" in running.err
+        assert f"{lost}; continuing without them" in running.err
         assert f"slow: stopped; {COUNT + 1 - first} rows" in running.out
     assert served.payloads("u.out") == whole
     assert status_of(tmp_path, "slow")["state"] == "stopped"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from yirangmq.core.errors import Retired, StoreDamaged, TooLarge
 from yirangmq.core.topics import NewRecord, Record
-from yirangmq.protocols import feed as layout
 from yirangmq.protocols.feed import FeedDialect, encode_refusal, encode_refused_recovery
 from yirangmq.topics.ports import EncodedRecords, Recovering, Subscribed
+from yirangmq.wire import feed as layout
 from yirangmq.wire import records
 
 AT = 0x0102030405060708

@@ -15,11 +15,12 @@ from tests.support.wait import PATIENCE, soon
 from yirangmq.clock import SystemClock
 from yirangmq.core.access import AccessGrant
 from yirangmq.core.topics import Gap, NewRecord
-from yirangmq.protocols import feed as layout
 from yirangmq.protocols.context import Authenticator, RefusedClients
-from yirangmq.protocols.feed import FeedRecoveryComplete, FeedServer, listen_feed_tcp, listen_feed_unix
+from yirangmq.protocols.feed import FeedServer, listen_feed_tcp, listen_feed_unix
 from yirangmq.protocols.stream_server import StreamLimits
 from yirangmq.stores.log.log import SegmentLog
+from yirangmq.wire import feed as layout
+from yirangmq.wire.feed import FeedRecoveryComplete
 
 NAMES = {1: "TOPIC1", 2: "TOPIC2", 4: "MISC"}
 pytestmark = pytest.mark.parametrize("kind", LOOPS)

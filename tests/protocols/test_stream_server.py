@@ -106,7 +106,7 @@ def test_unix_socket_in_use_is_kept_and_the_error_names_the_process(run: Run, pa
 
 def test_unix_socket_path_with_another_file_is_rejected_and_the_file_stays(run: Run, path: Path) -> None:
     async def main() -> None:
-        with pytest.raises(BadInput, match="no socket"):
+        with pytest.raises(BadInput, match="not a socket"):
             async with unix_door(path, StreamLimits()):
                 pass
 

@@ -141,4 +141,4 @@ def test_files_by_date_zone_is_that_of_the_setting_or_of_the_machine(tmp_path: P
 def test_files_by_date_zone_that_the_machine_does_not_know_is_refused_at_the_start(tmp_path: Path) -> None:
     found = run_command(tmp_path, "serve", "--data", "d", *ON, "--files-by-date-zone", "Mars/Olympus")
     assert found.returncode == 2
-    assert "files_by_date_zone: 'Mars/Olympus' is not a time zone this machine knows" in found.stderr
+    assert "files_by_date_zone: 'Mars/Olympus' is not a time zone of this machine" in found.stderr

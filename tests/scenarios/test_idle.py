@@ -14,14 +14,14 @@ pytestmark = pytest.mark.process
 PROGRAM = """
 import os, signal, socket, sys
 from yirangmq.cli import main
-from yirangmq.cli.commands import serve_process
+from yirangmq.cli.commands import serve
 
 def ready(chosen, screen, addresses, durability):
     where = next(one for one in addresses if one.startswith("stomp://")).rpartition(":")[2]
     socket.create_connection(("127.0.0.1", int(where))).close()
     os.kill(os.getpid(), signal.SIGTERM)
 
-serve_process._announce = ready
+serve._announce = ready
 flags = ["--http", "off", "--stomp", "127.0.0.1:0", "--log-level", "warning", *sys.argv[2:]]
 assert main.run(["serve", "--data", sys.argv[1], *flags]) == 0
 print(*sys.modules, sep="\\n")

@@ -118,8 +118,20 @@ def test_cli_commands_of_every_kind_go_through_the_server(tmp_path: Path) -> Non
             done = run_command(tmp_path, *words, store)
             assert done.returncode == 0, (words, done.stdout, done.stderr)
         assert run_command(tmp_path, "repair", store).returncode == 5
+        export = run_command(tmp_path, "export", "--store", server.address)  # reads the store, not the server
+        assert "with --db or --path" in export.stderr
+        assert (export.returncode, export.stdout) == (10, "")
         with connect(server.address) as client:
             assert client.call("status")["accepted"] >= 14
+
+
+def test_export_beside_a_server_has_everything_that_was_confirmed_before(tmp_path: Path) -> None:
+    """Also what SQLite has not committed yet, because it is in the redo log of the server only."""
+    with daemon(tmp_path) as server, connect(server.address) as client:
+        for count in range(1, 4):
+            client.publish("mail", count)
+            done = run_command(tmp_path, "export", "-", "--store", server.url)
+            assert done.stdout.count('"kind":"message"') == count, done.stderr
 
 
 def test_shutdown_by_signal_answers_waiting_consumers_keeps_publishes_and_exits_with_0(tmp_path: Path) -> None:
@@ -213,9 +225,9 @@ def test_tls_over_tcp_with_a_token_admits_a_client_and_refuses_a_wrong_token(tmp
         (("--config", "broken.json"), 2, "config: broken.json: malformed JSON"),
         (("--token-file", "missing"), 2, "token_file: missing: No such file"),
         (("--token-file", "typo.txt"), 2, "token_file: must have at least 16 characters, not 6; 'yirangmq token new'"),
-        (("--tcp", "0.0.0.0:0", "--token", TOKEN), 2, "clear text: set tls_cert and tls_key, or say insecure"),
+        (("--tcp", "0.0.0.0:0", "--token", TOKEN), 2, "clear text: set tls_cert and tls_key, or set insecure"),
         (("--tls-cert", "typo.json", "--tls-key", "typo.json"), 2, "tls_cert"),
-        (("--socket", "typo.json"), 2, "no socket"),
+        (("--socket", "typo.json"), 2, "not a socket"),
         (("--store", "sqlite:/proc/none/q.db"), 5, "/proc/none"),
         (("--log-level", "loud"), 2, "--log-level"),
     ],

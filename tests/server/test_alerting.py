@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from yirangmq.admin.health import FullStoreLatch, StoreDisk
+from yirangmq.admin.registry import MethodRegistry
 from yirangmq.broker import policies
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.operations import QueueOperations
@@ -20,7 +21,9 @@ from yirangmq.core.errors import NotActive, StoreFull, StoreReadOnly
 from yirangmq.core.events import GroupCommitted
 from yirangmq.core.message import Reason
 from yirangmq.format.envelope import NewMessage, build
-from yirangmq.server.alerting import QUEUES_PER_EVALUATION, AlertFactsCollector, AlertSources
+from yirangmq.protocols.context import ServerContext, ServerIdentity
+from yirangmq.server.alerting import QUEUES_PER_EVALUATION, AlertFactsCollector
+from yirangmq.server.server import SingleNode
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore, ManualClock
 
@@ -40,10 +43,18 @@ class Part:
         self.refused: dict[str, int] = {}
         self.disk = StoreDisk(folder, 0)
         clock = SteadyClock(lambda: self.wall.now_ms() + self.set, self.wall.now_ms)
-        sources = AlertSources(
-            self.desk, self.wall, self.disk, lambda: self.refused, None, FullStoreLatch(self.desk, self.wall)
+        context = ServerContext(
+            self.desk,
+            self.wall,
+            self.ids,
+            MethodRegistry(self.verbs),
+            ServerIdentity("test", "here", "none", 1 << 20),
+            disk=self.disk,
+            full_latch=FullStoreLatch(self.desk, self.wall),
         )
-        self.gathering = AlertFactsCollector(sources, read_settings({}), clock)
+        self.gathering = AlertFactsCollector(
+            context, read_settings({}), clock, lambda: self.refused, SingleNode().alert_facts
+        )
         self.verbs.event_buffer.add_listener(self.gathering.on_events)
 
     def facts(self) -> Any:

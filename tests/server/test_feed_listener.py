@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.server_process import Daemon, daemon, until
 from tests.support.wait import PATIENCE
-from yirangmq.protocols.feed import FeedDecoder, FeedMessage, FeedSubscribeOk
+from yirangmq.wire.feed import FeedDecoder, FeedMessage, FeedSubscribeOk
 
 pytestmark = pytest.mark.process
 

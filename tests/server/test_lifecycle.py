@@ -28,6 +28,7 @@ def test_change_listener_waits_on_the_store_only_while_a_consumer_waits() -> Non
 
     store = Watched()
     listener = StoreListener(store, told.set, awaited)  # type: ignore[arg-type]
+    listener.start()
     try:
         for _ in range(4):
             assert asked.acquire(timeout=PATIENCE)
@@ -50,6 +51,7 @@ def test_change_listener_continues_after_an_error_of_the_store() -> None:
                 raise OSError(5, "Input/output error")
 
     listener = StoreListener(Failing(), told.release, lambda: True)  # type: ignore[arg-type]
+    listener.start()
     try:
         for _ in range(2):
             assert told.acquire(timeout=PATIENCE)

@@ -102,7 +102,7 @@ def test_cursor_that_is_invalid_is_refused_by_field_and_nothing_of_the_batch_is_
 
 @pytest.mark.parametrize("url", ["", "file:", "redis:here", "here"])
 def test_cursor_store_url_that_is_invalid_is_refused(url: str) -> None:
-    with pytest.raises(BadInput, match="is no place for cursors"):
+    with pytest.raises(BadInput, match="is not a store of cursors"):
         open_cursors(url)
 
 
@@ -241,7 +241,7 @@ def test_cursor_database_of_another_program_is_refused(tmp_path: Path) -> None:
     theirs = apsw.Connection(str(path))
     theirs.execute("CREATE TABLE theirs (a)")
     theirs.close()
-    with pytest.raises(StoreDamaged, match="a SQLite database of something else"):
+    with pytest.raises(StoreDamaged, match="an SQLite database of another program"):
         open_cursors(f"sqlite:{path}")
 
 

@@ -15,15 +15,7 @@ from yirangmq.core.topic_filter import ALL, Filter
 from yirangmq.core.topics import NewRecord, Record, Start
 from yirangmq.fsio.background import LoopExecutor
 from yirangmq.fsio.disk import Disk
-from yirangmq.protocols.feed import (
-    FeedDecoder,
-    FeedDialect,
-    FeedMessage,
-    FeedRecoveryComplete,
-    FeedRecoveryResponse,
-    FeedSubscribeOk,
-    FeedTopicMessage,
-)
+from yirangmq.protocols.feed import FeedDialect
 from yirangmq.protocols.native.topics import NATIVE
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.log.log import LogSettings, SegmentLog
@@ -32,6 +24,14 @@ from yirangmq.topics.live import PublishResult
 from yirangmq.topics.ports import CatchupPacing, DetachedCallback, Dialect, Loop, TopicSettings
 from yirangmq.topics.publisher import LogOpeners, Publisher
 from yirangmq.wire import messages, records
+from yirangmq.wire.feed import (
+    FeedDecoder,
+    FeedMessage,
+    FeedRecoveryComplete,
+    FeedRecoveryResponse,
+    FeedSubscribeOk,
+    FeedTopicMessage,
+)
 from yirangmq.wire.frames import FrameKind, FrameReader
 
 SMALL = LogSettings(segment_bytes=4096, durability="os", ahead=False)
@@ -200,7 +200,9 @@ class AnswerChecker:
     """Checker of a subscriber that asks once for each thing it wants, and trusts the answer.
 
     It drops what arrives between its request and the response that covers it, and believes that everything from there
-    on is sent once and in order."""
+    on is sent once and in order. Without request numbers it finds that response by the rule of ``docs/feed.md``: the
+    first one after the request whose start is low enough. One that is not complete when the next one begins is
+    replaced by it."""
 
     def __init__(self) -> None:
         self.found: list[Answer] = []
@@ -209,6 +211,12 @@ class AnswerChecker:
     def ask(self, request: int, after: int | None) -> None:
         """Note a request. ``after``: the sequence that it names; None: it asks for all that is kept."""
         self._asked.append((request, after, len(self.found)))
+
+    @property
+    def may_ask_for_all(self) -> bool:
+        """True if every request without a number has its answer; ``docs/feed.md`` demands this before RECR 0."""
+        answers = [self._trusted(after, place) for request, after, place in self._asked if request == 0]
+        return None not in answers
 
     def refuse(self, request: int, after: int | None = None) -> None:
         """Note a refusal. ``after``: which of the requests with that number is refused."""
@@ -229,11 +237,12 @@ class AnswerChecker:
         assert request in self.found[-1].requests
         self.found[-1].is_complete = True
 
-    def faults(self, wanted: Callable[[int, int], list[int]], last: int | None = None) -> list[str]:
+    def faults(self, wanted: Callable[[int, int], list[int]], last: int | None = None, *, first: int = 1) -> list[str]:
         """Return what is missing or too much.
 
         ``wanted(first, last)``: the sequences that the subscriber is to have of these. ``last``: the last sequence of
-        the log if nothing more is on its way, so that every request is answered."""
+        the log if nothing more is on its way, so that every request is answered. ``first``: the first one that is
+        kept."""
         faults = []
         for place, one in enumerate(self.found):
             reached = max([one.start - 1, *one.sequences])
@@ -241,7 +250,7 @@ class AnswerChecker:
                 reached = max(reached, one.end)
             if one is self.found[-1] and last is not None:
                 reached = last
-            if one.sequences != wanted(one.start, reached):
+            if one.sequences != wanted(self._first_sent(one, first), reached):
                 faults.append(f"after RECS {one.start} came {one.sequences}, not {wanted(one.start, reached)}")
             if place and one.requests == [0] and not self._may_answer(place):
                 before = self.found[place - 1]
@@ -249,10 +258,28 @@ class AnswerChecker:
                     faults.append(f"the recovery from {one.start}, which was not asked for, skips records")
         for request, after, place in self._asked if last is not None else ():
             answers = [one for one in self.found[place:] if request in one.requests]
-            covering = [one for one in answers if after is None or one.start <= after + 1]
-            if not covering or not covering[-1].is_complete or (request and len(answers) > 1):
+            answer = self._trusted(after, place) if request == 0 else answers[0] if answers else None
+            if answer is None or not answer.is_complete or (request and len(answers) > 1):
                 faults.append(f"the request {request} for what follows {after} is not answered once")
+            elif wanted(first if after is None else max(first, after + 1), answer.start - 1):
+                faults.append(f"the answer from {answer.start} does not cover what follows {after}")
         return faults
+
+    def _trusted(self, after: int | None, place: int) -> Answer | None:
+        """Return what a subscriber without request numbers takes for the answer."""
+        if not self.found:
+            return None
+        bound = max(1, self.found[0].end) if after is None else after + 1
+        for number, one in enumerate(self.found[place:], place):
+            if one.requests and one.start <= bound:
+                return next((later for later in self.found[number:] if later.is_complete), None)
+        return None
+
+    def _first_sent(self, one: Answer, first: int) -> int:
+        """Return where the records of a recovery begin. One of all that is kept may be announced from a sequence of
+        before the subscription of which nothing is kept any more."""
+        is_before = 0 in one.requests and one.start <= max(1, self.found[0].end) and one.start < first
+        return max(one.start, min([first, *one.sequences])) if is_before else one.start
 
     def _may_answer(self, place: int) -> bool:
         return any(request == 0 and asked_at <= place for request, _, asked_at in self._asked)

@@ -15,7 +15,7 @@ def group_of(nodeid: str) -> str:
         return "spark"
     if folder == "dashboard":
         return "browser"
-    if folder in ("cluster", "deploy"):
+    if folder in ("cluster", "deploy", "examples"):
         return str(path)
     return nodeid
 

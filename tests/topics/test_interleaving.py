@@ -91,6 +91,7 @@ class FeedMachine(RuleBasedStateMachine):
         chosen = data.draw(st.sampled_from(self.expected))
         client = chosen.client
         last = self.stage.publisher.ensure_open().feed.log.last
+        is_from_first = is_from_first and client.answers.may_ask_for_all
         after = 0 if is_from_first else data.draw(st.integers(0, last))
         if client.subscriber.dialect is NATIVE:
             chosen.last_request += 1

@@ -14,8 +14,8 @@ import pytest
 from tests.support.server_process import Daemon, daemon, until
 from tests.support.wait import PATIENCE
 from yirangmq.core.topics import Record
-from yirangmq.protocols import feed as layout
 from yirangmq.stores.log.log import SegmentLog
+from yirangmq.wire import feed as layout
 from yirangmq.wire import messages, records
 from yirangmq.wire.frames import FrameKind, FrameReader
 

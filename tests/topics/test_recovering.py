@@ -8,6 +8,8 @@ from tests.support.topic_pipes import SMALL, Client, MakePublisherHarness, Publi
 from yirangmq.core.errors import WrongState
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord, Start, SubscriberState
+from yirangmq.protocols.feed import FeedDialect
+from yirangmq.topics.live import FROM_FIRST
 from yirangmq.topics.ports import CatchupPacing, TopicSettings
 from yirangmq.topics.subscribers import MAX_WAITING_REQUESTS
 from yirangmq.wire import messages
@@ -362,6 +364,44 @@ def test_recovery_request_during_an_unasked_recovery_breaks_it_off_at_the_next_f
     assert asked == (1, 80)
     assert completes(client) == [80]
     assert after_response(client, 1) == list(range(1, 81))
+
+
+def test_recovery_request_for_all_is_not_answered_by_the_unasked_recovery_that_is_on_its_way(
+    stage: PublisherHarness,
+) -> None:
+    """P-14: without request numbers the start of the response shows which one is the answer, also if nothing was sent
+    before the subscriber lagged."""
+    stage.fill(20)
+    client = stage.client(5000, FeedDialect(("a",), 1))
+    client.follow(make_filter(["a"]), Start.NEW)
+    stage.publish(*(NewRecord("a", b"x" * 300) for _ in range(20)))
+    stage.turning.run_once()
+    assert client.subscriber.state is SubscriberState.RECOVERING
+    for _ in range(4):
+        stage.work()
+    client.answers.ask(0, None)
+    stage.publisher.recover(client.subscriber, FROM_FIRST, "", 0)
+    stage.settle(client)
+    assert [one.start for one in client.answers.found] == [21, 21, 1]
+    assert client.answers.faults(lambda first, last: [*range(first, last + 1)], 40) == []
+
+
+def test_recovery_request_for_all_names_a_sequence_of_before_the_subscription_if_none_of_that_is_kept(
+    stage: PublisherHarness,
+) -> None:
+    """P-14: a start above that could be the start of a recovery that was not asked for."""
+    stage.fill(100)
+    log = stage.publisher.ensure_open().feed.log
+    client = stage.client(5000, FeedDialect(("a",), 1))
+    client.follow(make_filter(["a"]), Start.NEW)
+    stage.fill(200)
+    assert log.trim(250).first > 101
+    client.answers.ask(0, None)
+    stage.publisher.recover(client.subscriber, FROM_FIRST, "", 0)
+    stage.settle(client)
+    answer = client.answers.found[-1]
+    assert (answer.start, answer.end, answer.sequences) == (100, 300, [*range(log.first, 301)])
+    assert client.answers.faults(lambda first, last: [*range(first, last + 1)], 300, first=log.first) == []
 
 
 def test_recovery_request_during_an_asked_recovery_is_answered_after_it(stage: PublisherHarness) -> None:

@@ -14,7 +14,7 @@ from tests.support.pages import code_blocks
 from tests.support.wait import soon
 from tests.support.webhook_endpoint import FINE, Endpoint, Sent, Site, endpoint, run, status
 
-PAGE = (Path(__file__).parents[2] / "docs" / "http.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text()
 
 QUICK = {"limit": 2, "initialDelaySec": 0, "maxDelaySec": 0}
 

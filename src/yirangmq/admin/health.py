@@ -72,7 +72,7 @@ class StoreDisk:
         if self.free < self.low_bytes and self.free + self._inside() < self.low_bytes:
             self.full = StoreFull(
                 f"{self.free >> 20} MiB left on the disk, publishing needs {self.low_bytes >> 20}; free some space, "
-                "or consume: that goes on"
+                "or consume messages, which still works"
             )
         return self.free
 
@@ -91,6 +91,11 @@ class StoreDisk:
             return None if self.measure is None else self.measure()
         except QueueError:  # the store is busy or failing, which health reports separately
             return self.used
+
+
+def publish_refusal(disk: StoreDisk | None) -> QueueError | None:
+    """Return the error for a publisher while the disk is low or the store is full, or None."""
+    return None if disk is None else disk.refusal()
 
 
 class FullStoreLatch:
@@ -157,8 +162,8 @@ class ServerHealth:
     disk: StoreDisk | None
     backlog_limit: int = 0
     """Backlog of one queue past which health reports it, in messages; 0: never."""
-    extra_checks: tuple[Callable[[], list[HealthReason]], ...] = ()
-    """Further checks, added by other parts of the server."""
+    extra_check: Callable[[], list[HealthReason]] = list
+    """Further checks, of the other components of the server."""
     extra_members: Callable[[], dict[str, Any]] = dict
     """Return further members of the report, such as the failover pair."""
     full_latch: FullStoreLatch | None = None
@@ -188,7 +193,7 @@ class ServerHealth:
         return StoreFacts(0 if due is None else now - due, backlogs)
 
     def _report(self, of_store: list[HealthReason]) -> dict[str, Any]:
-        reasons = [*of_store, *self._of_disk(), *(one for other in self.extra_checks for one in other())]
+        reasons = [*of_store, *self._of_disk(), *self.extra_check()]
         return {
             "status": status_of(reasons),
             "reasons": [reason._asdict() for reason in reasons],

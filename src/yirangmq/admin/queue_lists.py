@@ -103,7 +103,7 @@ def read_query(values: MethodArguments) -> ListQuery:
         is_visible,
     )
     if query.key not in SORTS or query.sort == f"-{BY_NAME}":
-        raise BadInput(f"must be one of {', '.join(SORTS)}; '-' in front turns a count round", field="sort")
+        raise BadInput(f"must be one of {', '.join(SORTS)}; a '-' in front reverses the order", field="sort")
     return query
 
 

@@ -99,7 +99,7 @@ def _where(places: list[tuple[str, State]], cursor: str) -> tuple[int, str]:
         source, state, inner = loads(cursor.encode())
         return places.index((source, State(state))), str(inner)
     except (BadInput, ValueError, TypeError):
-        raise BadInput("is not one that this call gave out, or its queue is gone", field="cursor") from None
+        raise BadInput("is not a cursor of this call, or its queue was deleted", field="cursor") from None
 
 
 def _kind(values: MethodArguments) -> str:

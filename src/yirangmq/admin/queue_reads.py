@@ -81,7 +81,7 @@ def queues(transaction: Transaction, given: Given) -> list[str]:
     if limit is not None:
         limit = validation.check_count(limit, "limit", most=MAX_NAMES)
     elif transaction.queue_count() > MAX_NAMES:
-        raise TooLarge(f"there are more than {MAX_NAMES} queues; ask for a page at a time", field="limit")
+        raise TooLarge(f"there are more than {MAX_NAMES} queues; request them in pages", field="limit")
     return transaction.queues(after, limit, prefix)
 
 

@@ -95,7 +95,7 @@ class CrossThreadCommitter:
 
     def _run_on_loop(self, start_job: Callable[["Future[Answer]"], None]) -> Answer:
         if self.is_stopping:
-            raise Unavailable("the server is stopping; what was done so far stays, ask again for the rest")
+            raise Unavailable("the server is stopping; what was done so far is kept, repeat the call for the rest")
         future: Future[Answer] = Future()
         self._call(lambda: start_job(future))
         return future.result()
@@ -244,11 +244,11 @@ class MethodRegistry:
         self, operations: QueueOperations, pages: PagedMethods | None = None, site: ServerSources | None = None
     ) -> None:
         self._entries: dict[str, Entry] = {}
-        self._builtin_parts: tuple[QueueOperations, PagedMethods | None, ServerSources | None] | None = (
-            operations,
-            pages,
-            site,
-        )
+        self._operations = operations
+        self._pages = pages
+        self._is_builtin_loaded = False
+        self.sources = site
+        """Parts of the server that the built-in methods read. They are set before the first lookup."""
 
     def add(self, name: str, method: Method) -> None:
         """Add a method that runs inside the next commit. If it raises a ``QueueError`` it must have changed nothing."""
@@ -284,12 +284,12 @@ class MethodRegistry:
         """Return all entries, including the built-in ones, which are loaded at the first lookup.
 
         An entry that a part of the server added has precedence over the built-in entry of the same name."""
-        if self._builtin_parts is not None:
+        if not self._is_builtin_loaded:
             from yirangmq.admin.queue_methods import register_methods
 
-            usual, self._builtin_parts = self._builtin_parts, None
+            self._is_builtin_loaded = True
             added, self._entries = self._entries, {}
-            register_methods(self, *usual)
+            register_methods(self, self._operations, self._pages, self.sources)
             self._entries |= added
         return self._entries
 

@@ -1,8 +1,8 @@
 """Alert sinks over the network: e-mail by SMTP, and webhooks.
 
 ``smtplib`` blocks, so each mail has a separate thread and connection; cancelling closes the connection, which ends the
-thread. A webhook receives the notice as JSON, signed like the messages of a queue (docs/http.md). Both connect only to
-addresses that the setting ``outgoing_networks`` allows."""
+thread. A webhook receives the notice as JSON, signed like the messages of a queue (docs/webhooks.md). Both connect only
+to addresses that the setting ``outgoing_networks`` allows."""
 
 import asyncio
 import smtplib

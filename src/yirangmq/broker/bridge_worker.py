@@ -225,7 +225,7 @@ class BridgeWorker:
 
     def _read(self, found: Following | None, error: QueueError | None) -> None:
         if found is None:
-            self._fail(error or Unavailable("the log gave nothing"))
+            self._fail(error or Unavailable("the log returned no records"))
             return
         records, seen = found
         now = self._context.clock.now_ms()
@@ -258,7 +258,7 @@ class BridgeWorker:
         Everything is checked before the first write. ``WrongState`` if the stored bridge or cursor was changed
         meanwhile."""
         if bridge(transaction, self.bridge.name) != self.bridge:
-            raise WrongState("it was changed meanwhile")
+            raise WrongState("it was changed in the meantime")
         if read_cursor(transaction, self.bridge.name) != before:
             raise WrongState("it was moved meanwhile")
         most = transaction.policy(self.bridge.queue).max_body

@@ -223,7 +223,7 @@ def _changed(
     transaction: Transaction, before: Bridge, bridge: Bridge, cursor: BridgeCursor | None
 ) -> tuple[Bridge, BridgeCursor]:
     if bridge_worker.bridge(transaction, bridge.name) != before:
-        raise NotFound(f"the bridge {bridge.name!r} was changed meanwhile; look again", field="name")
+        raise NotFound(f"the bridge {bridge.name!r} was changed in the meantime; read it again", field="name")
     bridge_worker.define(transaction, bridge)
     if cursor is not None:
         bridge_worker.write_cursor(transaction, bridge.name, cursor)

@@ -48,7 +48,7 @@ def check_schedules(queue: str, policy: QueuePolicy) -> None:
 def _check_message(queue: str, schedule: Schedule) -> None:
     try:
         if _read(queue, schedule, "", 0).id:
-            raise BadInput("is given by the schedule", field="messageId")
+            raise BadInput("is set by the schedule", field="messageId")
     except BadInput as error:
         text = str(error).removeprefix(f"{error.field}: ")
         raise BadInput(text, field=f"message.{error.field}" if error.field else "message") from None

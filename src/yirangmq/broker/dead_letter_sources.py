@@ -47,7 +47,8 @@ def check_publish(transaction: Transaction, queues: Iterable[str], most: int) ->
         source = _source(transaction, queue, coming)
         if source:
             raise BadInput(
-                f"{queue!r} shows the dead letters of {source!r}; publish there, or name another queue", field="queue"
+                f"{queue!r} shows the dead letters of {source!r}; publish to that queue, or use another name",
+                field="queue",
             )
     check_new_queues(transaction, coming, most)
 

@@ -59,7 +59,7 @@ class DeadLetters:
     def __init__(self, queues: Queues, progress: Callable[[int, int], None] | None = None) -> None:
         """``progress(moved, total)`` is called after each page of a move."""
         if not isinstance(queues, Queues):
-            raise BadInput("a client has them as its own attribute: client.dead_letters", field="queues")
+            raise BadInput("use the attribute client.dead_letters of the client", field="queues")
         self._queues = queues
         self._progress = progress
 

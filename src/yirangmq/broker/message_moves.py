@@ -259,7 +259,15 @@ BACKLOG = {
 
 
 def purge(
-    queues: Queues, queue: str, filter: str, *, all: bool, state: str, limit: int | None, dry_run: bool
+    queues: Queues,
+    queue: str,
+    filter: str,
+    *,
+    all: bool,
+    state: str,
+    limit: int | None,
+    dry_run: bool,
+    progress: Callable[[int, int], None] | None = None,
 ) -> MoveResult:
     """Drop waiting messages of a queue. Messages that are leased, dead, parked or done stay, and the policy as well."""
     validation.check_queue(queue)
@@ -270,4 +278,4 @@ def purge(
     if not queues.read(lambda transaction: transaction.has_queue(queue)):
         raise NotFound(f"there is no queue {queue!r}", field="queue")
     choice = MessageSelection(queue, [queue], BACKLOG[state], node, limit=limit)
-    return MessageMover(queues).move(DROP, choice, dry_run=dry_run)
+    return MessageMover(queues, progress).move(DROP, choice, dry_run=dry_run)

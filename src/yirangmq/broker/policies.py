@@ -95,7 +95,7 @@ def change(
     document = loads(text.encode()) if text else {}
     if given.get("strategy") == NONE:
         if len(given) > 1:
-            raise BadPolicy("takes all of it away: nothing else can be set with it", field="dispatch.strategy")
+            raise BadPolicy("removes the whole member: nothing else can be set with it", field="dispatch.strategy")
         document.pop("dispatch", None)
     else:
         document["dispatch"] = {**(document.get("dispatch") or {}), **given}

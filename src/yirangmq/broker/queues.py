@@ -29,7 +29,17 @@ from yirangmq.core.errors import BadInput, Unavailable
 from yirangmq.core.events import QueueChanged
 from yirangmq.core.message import RANK_LAST, Counts, Envelope, Reason, check_reason, new_envelope
 from yirangmq.core.policy import show_policy
-from yirangmq.core.ports import AddResult, Clock, Finding, Ids, MoveResult, Store, Transaction
+from yirangmq.core.ports import (
+    AddResult,
+    CheckProgress,
+    Clock,
+    Finding,
+    Ids,
+    MoveResult,
+    Store,
+    Transaction,
+    no_progress,
+)
 from yirangmq.format.delivery import MessageDelivery, MessageView
 from yirangmq.format.envelope import NewMessage, build, read
 
@@ -269,11 +279,13 @@ class Queues(AbstractContextManager["Queues"]):
 
     # -- time -----------------------------------------------------------------------------------------------------
 
-    def sweep(self) -> int:
-        """Apply all expiries and due times now; return the number of changed messages."""
+    def sweep(self, progress: Callable[[int], None] = lambda changed: None) -> int:
+        """Apply all expiries and due times now; return the number of changed messages. ``progress`` gets it after each
+        commit."""
         total = 0
         while changed := self._committer.run(self._operations.sweep):
             total += changed
+            progress(total)
             self._waiters.notify()
         return total
 
@@ -346,7 +358,7 @@ class Queues(AbstractContextManager["Queues"]):
         if found.needed is None:
             return found.report({})
         if not isinstance(self._committer, ThreadedGroupCommitter):
-            raise Unavailable("ask the server: processor_check")
+            raise Unavailable("call processor_check on the server")
         return found.report(self._committer.dry_run(found.needed))
 
     def pause(self, queue: str) -> bool:
@@ -483,8 +495,8 @@ class Queues(AbstractContextManager["Queues"]):
 
         self._committer.run(work)
 
-    def check(self, *, repair: bool = False) -> Iterator[Finding]:
-        return self._store.check(repair=repair)
+    def check(self, *, repair: bool = False, progress: CheckProgress = no_progress) -> Iterator[Finding]:
+        return self._store.check(repair=repair, progress=progress)
 
     def close(self) -> None:
         if isinstance(self._committer, ThreadedGroupCommitter):

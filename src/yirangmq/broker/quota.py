@@ -51,9 +51,7 @@ def enforce_quota(
     need = surplus(quota, held, coming)
     going = _enough(oldest(transaction, queue), need)
     if going is None:
-        raise QuotaExceeded(
-            f"queue {queue!r} is full of messages that are being worked on; try again in {RETRY_AFTER:g} s"
-        )
+        raise QuotaExceeded(f"queue {queue!r} is full of leased messages; try again in {RETRY_AFTER:g} s")
     return [Change(message, transitions.drop(message, policy, now)) for message in going]
 
 

@@ -41,7 +41,7 @@ class EmbeddedSender:
     def send(self, message: object) -> str:
         """Publish any JSON value, bytes, or a ``NewMessage``; return the message's id."""
         if self._is_closed:
-            raise BadInput("closed; make another one", field="sender")
+            raise BadInput("closed; create another one", field="sender")
         receipt = self._queues.publish(self._queue, message)
         if self._on_receipt is not None:
             self._on_receipt(receipt)

@@ -4,16 +4,15 @@ Conversions read files or stdin up to a size, JSON, and ``NAME=VALUE``. They for
 second) and durations for people."""
 
 import argparse
-import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from yirangmq.core.errors import BadInput, TooLarge
+from yirangmq.cli.command import QueueArgument
+from yirangmq.core.errors import BadInput
 from yirangmq.core.states import State
 from yirangmq.format.envelope import iso
 from yirangmq.format.json_codec import loads
+from yirangmq.fsio.input_file import read_input
 
 # -- shared options ----------------------------------------------------------------------------------------------------
 
@@ -73,8 +72,29 @@ def server(group: argparse._ArgumentGroup, key: Sequence[str]) -> None:
     )
 
 
-def queue(parser: argparse.ArgumentParser, *, needed: bool = True, what: str = "the queue") -> None:
-    parser.add_argument("-q", "--queue", metavar="NAME", required=needed, help=what)
+def queue(
+    parser: argparse.ArgumentParser, *, needed: bool = True, what: str = "the queue", several: bool = False
+) -> None:
+    """Add the queue as a positional argument and as ``-q/--queue``; ``args.queue`` has it. Call it in the order of the
+    positional arguments. ``several``: ``args.queue`` is a list."""
+    word = parser.add_argument(
+        "queue_argument", action=QueueArgument, nargs="*" if several else "?", metavar="QUEUE", help=what
+    )
+    cast("QueueArgument", word).is_needed = needed
+    again = "the same, as an option" + ("; may be repeated" if several else "")
+    parser.add_argument("-q", "--queue", action="append" if several else "store", metavar="QUEUE", help=again)
+
+
+def queue_filter(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add ``-q/--queue`` to a command whose positional arguments are not queues."""
+    parser.add_argument("-q", "--queue", metavar="QUEUE", help=what)
+
+
+def limit(
+    parser: argparse.ArgumentParser, what: str, *, default: int | None = None, names: Sequence[str] = ("--limit",)
+) -> None:
+    """Add ``--limit``. ``names``: it and its other names."""
+    parser.add_argument(*names, dest="limit", type=int, default=default, metavar="N", help=what)
 
 
 def filter_option(parser: argparse.ArgumentParser) -> None:
@@ -89,41 +109,19 @@ def state(parser: argparse.ArgumentParser, default: State) -> None:
 
 
 def dry_run(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dry-run", action="store_true", help="say what would happen and change nothing")
+    parser.add_argument("--dry-run", action="store_true", help="report what would happen and change nothing")
 
 
 def consumer(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--consumer-id", metavar="NAME", help="who is asking (default: host and process)")
+    parser.add_argument("--consumer-id", metavar="NAME", help="name of this consumer (default: host and process)")
 
 
 def leases(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("leases", nargs="+", metavar="LEASE", help="lease id, as 'consume --no-ack' prints it")
-    parser.add_argument("--consumer-id", metavar="NAME", help="refuse if the lease belongs to another consumer")
+    parser.add_argument("--consumer-id", metavar="NAME", help="refuse leases of another consumer")
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
-
-
-def open_input(name: str, field: str = "file") -> AbstractContextManager[BinaryIO]:
-    """Open a file, or stdin for ``-``. ``field`` names the input in errors."""
-    if name == "-":
-        return nullcontext(sys.stdin.buffer)
-    try:
-        return Path(name).open("rb")
-    except OSError as error:
-        raise BadInput(f"{name}: {error.strerror}", field=field) from None
-
-
-def read_input(name: str, max_bytes: int, field: str = "file") -> bytes:
-    """Read a file, or stdin for ``-``, of at most ``most`` bytes; raise ``TooLarge`` beyond that."""
-    with open_input(name, field) as stream:
-        try:
-            text = stream.read(max_bytes + 1)
-        except OSError as error:
-            raise BadInput(f"{name}: {error.strerror}", field=field) from None
-    if len(text) > max_bytes:
-        raise TooLarge(f"{name} has more than {max_bytes} bytes", field=field)
-    return text
 
 
 def read_json(name: str, max_bytes: int, field: str) -> Any:

@@ -7,7 +7,7 @@ import argparse
 import os
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -36,6 +36,20 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=_columns() - 2)
 
+    def _format_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None) -> str:
+        """Show the positional arguments and ``[OPTION …]``: the options are listed below with their texts."""
+        if usage is not None:
+            return super()._format_usage(usage, actions, groups, prefix)
+        words = [self._format_args(action, str(action.dest)) for action in actions if not action.option_strings]
+        shown = " ".join([self._prog, "[OPTION …]", *(word.replace("...", "…") for word in words)])
+        return f"{'usage: ' if prefix is None else prefix}{shown}\n\n"
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        """Show a needed queue without brackets in the usage, although ``--queue`` may replace it."""
+        if isinstance(action, QueueArgument) and action.is_needed:
+            return "QUEUE …" if action.is_list else "QUEUE"
+        return super()._format_args(action, default_metavar)
+
 
 def _columns() -> int:
     said = os.environ.get("COLUMNS", "")
@@ -47,11 +61,23 @@ def _columns() -> int:
         return NO_TERMINAL
 
 
+class QueueArgument(argparse._StoreAction):
+    """The queue as a positional argument, beside ``-q/--queue``; ``Parser`` merges the two into ``args.queue``.
+
+    ``is_needed``: the command needs a queue. Otherwise it gets a word only after all other arguments have theirs."""
+
+    is_needed = True
+
+    @property
+    def is_list(self) -> bool:
+        return self.nargs == "*"
+
+
 class Parser(argparse.ArgumentParser):
     """Argument parser that raises ``BadInput`` on errors, so they have one line, an exit code and a JSON form."""
 
-    synonyms: Mapping[str, str] = {}
-    """Words that users of other tools may type for a choice, each with what it is called here."""
+    synonyms = "VERBS"
+    """Table in ``cli.synonyms`` of the words that users of other tools may type for a command."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=Formatter, allow_abbrev=False, **settings)
@@ -59,7 +85,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         for said, meant in ARGPARSE_PHRASES.items():
             message = message.replace(said, meant)
-        raise BadInput(f"{message}; see '{self.prog} --help'")
+        raise BadInput(message if message.endswith("?") else f"{message}; see '{self.prog} --help'")
 
     def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
         if settings.get("help"):
@@ -71,31 +97,96 @@ class Parser(argparse.ArgumentParser):
 
         argparse passes them up to the top parser, which knows no options of commands."""
         found, unknown = super().parse_known_args(args, namespace)
-        self._take_late(found, unknown)
+        self._place_words(found, unknown)
         if unknown:
             near = next(filter(None, (nearest(word, self._option_string_actions, 0.8) for word in unknown)), None)
             hint = f"; did you mean {near!r}?" if near else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return found, unknown
 
-    def _take_late(self, found: Any, unknown: list[str]) -> None:
-        """Assign an optional positional argument that follows an option.
+    def _place_words(self, found: Any, unknown: list[str]) -> None:
+        """Assign positional arguments, also those that follow an option, and merge the queue into ``args.queue``.
 
-        argparse sets such an argument to its default at the first option."""
-        for action in self._get_positional_actions():
-            if action.nargs == "?" and getattr(found, action.dest, None) is action.default:
-                if not unknown or (unknown[0].startswith("-") and unknown[0] != "-"):
-                    return
-                setattr(found, action.dest, self._get_value(action, unknown.pop(0)))
+        argparse assigns them at the first option, and takes the later ones for unknown arguments."""
+        actions = self._get_positional_actions()
+        if any(isinstance(action, argparse._SubParsersAction) for action in actions):
+            return
+        named = next((action for action in actions if isinstance(action, QueueArgument)), None)
+        if unknown and (any(_is_option(word) for word in unknown) or not actions):
+            return
+        words = [word for action in actions for word in _given(found, action)] + unknown
+        if named is not None:
+            self._place_queue(found, named, actions, words)
+        elif not unknown:
+            return
+        others = [action for action in actions if action is not named]
+        for at, action in enumerate(others):
+            reserved = sum(action.nargs in (None, "+") for action in others[at + 1 :])
+            size = (
+                max(0, len(words) - reserved) if action.nargs in ("*", "+") else min(1, max(0, len(words) - reserved))
+            )
+            taken, words = [self._get_value(action, word) for word in words[:size]], words[size:]
+            for value in taken:
+                self._check_value(action, value)
+            if taken or action.nargs is None:
+                setattr(found, action.dest, taken if action.nargs in ("*", "+") else taken[0])
+            else:
+                setattr(found, action.dest, [] if action.nargs == "*" else action.default)
+        unknown[:] = words
+
+    def _place_queue(
+        self, found: Any, named: QueueArgument, actions: Sequence[argparse.Action], words: list[str]
+    ) -> None:
+        """Take the queue out of ``words`` and merge it with ``--queue``."""
+        others = [action for action in actions if action is not named]
+        least = sum(action.nargs in (None, "+") for action in others)
+        most = None if any(action.nargs in ("*", "+") for action in others) else len(others)
+        delattr(found, named.dest)
+        if named.is_list:
+            found.queue = [*words[len(others) :], *(found.queue or ())]
+            del words[len(others) :]
+        elif found.queue is None:
+            at = actions.index(named)
+            is_word = len(words) > (least if named.is_needed else len(others)) and at < len(words)
+            found.queue = words.pop(at) if is_word else None
+            if found.queue is not None and found.queue[:1] in ("{", "["):
+                self.error(f"{found.queue[:40]!r} is not the name of a queue; give QUEUE first, or --queue QUEUE")
+        elif len(words) - 1 == most:
+            again = words.pop(actions.index(named))
+            if again != found.queue:
+                self.error(f"QUEUE is {again!r} and --queue is {found.queue!r}; give one of them")
+        elif most is None and len(words) > 1 and words[0] == found.queue:
+            del words[0]
+        if named.is_needed and not found.queue:
+            self.error("the queue is missing; give QUEUE, or --queue QUEUE")
+
+    def _meant(self, word: str, known: Sequence[str]) -> str | None:
+        """Return the command that a word of another tool means."""
+        from yirangmq.cli import synonyms
+
+        table: Mapping[str, Sequence[str]] = getattr(synonyms, self.synonyms)
+        return next((one for one in table.get(word, ()) if one in known or self.synonyms == "COMMANDS"), None)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
-            near = self.synonyms.get(str(value)) or nearest(str(value), known)
+            near = self._meant(str(value), known) or nearest(str(value), known)
             hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
             if isinstance(action, argparse._SubParsersAction):
                 raise argparse.ArgumentError(None, f"there is no command {value!r}; {hint}")
             raise argparse.ArgumentError(action, f"{value!r} is not one of them; {hint}")
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-") and word != "-"
+
+
+def _given(found: Any, action: argparse.Action) -> list[str]:
+    """Return the words that argparse assigned to a positional argument."""
+    value = getattr(found, action.dest)
+    if isinstance(value, list):
+        return value
+    return [] if value is action.default else [value]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

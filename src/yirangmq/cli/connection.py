@@ -9,6 +9,7 @@ one call, and several reads are not a consistent snapshot."""
 import argparse
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -20,10 +21,10 @@ from yirangmq.cli.output import Screen
 from yirangmq.client.address import SCHEMES as ADDRESSES
 from yirangmq.clock import SystemClock
 from yirangmq.config.default_store import DefaultStore, default_store
-from yirangmq.core.errors import BadInput, NotFound, StoreReadOnly, Unavailable
+from yirangmq.core.errors import BadInput, NotFound, QueueError, StoreReadOnly, Unavailable
 from yirangmq.core.message import Counts, Envelope, Message, MessageFailure
 from yirangmq.core.policy import QueuePolicy, read_policy
-from yirangmq.core.ports import Finding, Page, Transaction
+from yirangmq.core.ports import CheckProgress, Finding, Page, Transaction, no_progress
 from yirangmq.core.setting_types import module_names
 from yirangmq.core.states import State
 from yirangmq.fsio.atomic_file import make_folder
@@ -31,6 +32,7 @@ from yirangmq.stores.lock import find_holder, lock_path
 from yirangmq.stores.open import SCHEMES
 
 if TYPE_CHECKING:
+    from yirangmq.cli.progress import ProgressBar
     from yirangmq.client.sync_client import Client
     from yirangmq.wire.messages import ViewParts
 
@@ -48,6 +50,7 @@ SERVER_TIMEOUT_OF_MANY = 60.0
 """Silence timeout with more than one address, in seconds; long enough for a takeover."""
 MAX_SERVER_TIMEOUT = 86_400.0
 MAX_PER_CALL = 10_000
+POLL_SECONDS = 0.5
 NEEDS_FILES = "this needs the files of the store: run it on the server's machine, with --db or --path"
 
 
@@ -60,6 +63,8 @@ class ConnectionOptions(NamedTuple):
     key: str = ""
     silence: float | None = None
     """Silence timeout in seconds. None: the default for the number of addresses."""
+    retries: int | None = None
+    """Number of retries of a request. None: the default for the number of addresses."""
 
 
 def read_connection_options(args: argparse.Namespace, env: Mapping[str, str]) -> ConnectionOptions:
@@ -77,7 +82,7 @@ def read_connection_options(args: argparse.Namespace, env: Mapping[str, str]) ->
             raise BadInput(f"must be a number of seconds, not {text!r}", field=field) from None
     if silence is not None and not 0 < silence <= MAX_SERVER_TIMEOUT:
         raise BadInput(f"must be above 0 and at most {MAX_SERVER_TIMEOUT:g} seconds", field=field)
-    return ConnectionOptions(env.get("YIRANGMQ_TOKEN", ""), ca, cert, key, silence)
+    return ConnectionOptions(env.get("YIRANGMQ_TOKEN", ""), ca, cert, key, silence, getattr(args, "retries", None))
 
 
 def client_for(address: str, options: ConnectionOptions, consumer: str | None = None) -> "Client":
@@ -94,7 +99,7 @@ def client_for(address: str, options: ConnectionOptions, consumer: str | None = 
         key=options.key,
         timeout=silence / 2,
         silence=silence,
-        retries=retries_for(address),
+        retries=retries_for(address) if options.retries is None else options.retries,
     )
 
 
@@ -128,7 +133,7 @@ class RemoteQueues:
     def run(self, work: Callable[[Transaction], Answer]) -> Answer:
         raise Unavailable(NEEDS_FILES)
 
-    def check(self, *, repair: bool = False) -> Iterator[Finding]:
+    def check(self, *, repair: bool = False, progress: CheckProgress = no_progress) -> Iterator[Finding]:
         raise Unavailable(
             "this needs the store itself; give --direct where its files are, and stop the server to repair"
         )
@@ -239,6 +244,34 @@ def address_of(queues: Queues) -> str | None:
 def topic_subscribers(queues: Queues, site: dict[str, Any]) -> list[Any]:
     """Return the subscribers of a server's topics. ``site`` is the server's status document."""
     return [] if site.get("topics") is None else [*call(queues, "topic_subscribers")]
+
+
+@contextmanager
+def server_progress(
+    args: argparse.Namespace, queues: Queues, show: "ProgressBar", left: Callable[[Queues], int]
+) -> Iterator[None]:
+    """Show the progress of a move that a server runs, from the number of messages left, read on a second connection.
+
+    Does nothing if the store is open here, or if no progress is shown. A move of all has a total; one by filter or ids
+    only a count."""
+    address = address_of(queues)
+    if address is None or not show.is_shown or args.dry_run:
+        yield
+        return
+    from yirangmq.cli.progress import polled
+
+    with ExitStack() as stack:
+        try:
+            address = cast("RemoteQueues", queues).address
+            other = stack.enter_context(connect(address, None, read_connection_options(args, os.environ)))
+            before = left(other)
+        except QueueError:  # the token may not read counts, or the server takes no more connections
+            yield
+            return
+        if args.all:
+            show.update("", 0, before if args.limit is None else min(before, args.limit))
+        stack.enter_context(polled(show, lambda: max(0, before - left(other)), POLL_SECONDS))
+        yield
 
 
 def dead_letters(queues: Queues, progress: Callable[[int, int], None]) -> DeadLetters:

@@ -51,7 +51,7 @@ COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "server": {
         "serve": ("commands.serve", "run the server"),
         "health": ("commands.health", "report whether the server and the store work"),
-        "top": ("commands.watch", "show all queues live"),
+        "top": ("commands.top", "show all queues live"),
         "watch": ("commands.watch", "print events as they happen"),
         "alert": ("commands.alert", "list and acknowledge alerts, test their sinks"),
         "metrics": ("commands.watch", "print all metrics in the format of Prometheus"),
@@ -82,23 +82,6 @@ COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
 }
 """Commands by group, the most common first: the module that defines each one, and its summary."""
 COMMAND_MODULES = {name: row for group in COMMAND_GROUPS.values() for name, row in group.items()}
-SYNONYMS = {
-    **dict.fromkeys(("send", "put", "push", "enqueue", "add"), "publish"),
-    **dict.fromkeys(("receive", "get", "pop", "take", "lease", "work", "worker"), "consume"),
-    **dict.fromkeys(("list", "ls"), "queues"),
-    **dict.fromkeys(("stats", "count", "info"), "status"),
-    **dict.fromkeys(("start", "server", "run", "daemon"), "serve"),
-    **dict.fromkeys(("redrive", "requeue"), "dlq redrive"),
-    **dict.fromkeys(("subscribe", "replay"), "topic"),
-    **dict.fromkeys(("pause", "resume"), "queue"),
-    **dict.fromkeys(("backup", "dump"), "export"),
-    **dict.fromkeys(("restore", "load"), "import"),
-    **dict.fromkeys(("fsck", "verify"), "check"),
-    **dict.fromkeys(("doc", "man", "manual", "guide"), "docs"),
-    **{"delete": "drop", "complete": "ack", "fail": "nack", "renew": "extend", "retry": "nack"},
-    **{"help": "--help", "version": "--version", "cron": "schedule", "events": "watch", "alerts": "alert"},
-}
-"""Words of other tools for a command: an unknown command is answered with the one it means."""
 ABOUT = "Yi-Rang MQ: a durable message queue, on one device, behind a server or on a cluster."
 EXAMPLES = (
     ("publish a message, count the messages, consume one", 'yirangmq publish --queue mail \'{"to": "ann"}\''),
@@ -112,7 +95,7 @@ EXAMPLES = (
 class MainParser(Parser):
     """Parser of ``yirangmq`` itself: its help lists the commands by group."""
 
-    synonyms = SYNONYMS
+    synonyms = "COMMANDS"
 
     def format_help(self) -> str:
         width = max(map(len, COMMAND_MODULES))

@@ -1,14 +1,12 @@
-"""Output of a command: the table of exit codes, stdout and stderr, and a progress bar.
+"""Output of a command: the table of exit codes, stdout and stderr.
 
 Exit codes are stable; ``docs/cli.md`` is printed from the table. Results go to stdout, notes and errors to stderr.
-With ``--json`` every document is one line, and text for people is left out. The progress bar shows only on a
-terminal, and only for work that takes longer than half a second."""
+With ``--json`` every document is one line, and text for people is left out. Progress is shown by ``cli.progress``."""
 
 import os
 import sys
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from yirangmq.core.errors import QueueError
@@ -29,26 +27,27 @@ PIPE_CLOSED = 141
 TERMINATED = 143
 
 EXIT_MEANINGS: dict[int, str] = {
-    OK: "it worked",
-    1: "a fault in yirangmq itself, please report it; of `torture`: something was lost, or its time was over first; of "
-    "`pipeline`: Spark, or a step, failed while it ran",
-    2: "bad input: a wrong option, name, document, policy or filter, or a message that the queue's processor refuses; "
-    "nothing was changed",
-    3: "there is no such message, queue, record or store",
-    4: "the message is in another state, or the lease is no longer in force",
-    5: "the store refused: full, read-only, damaged, newer than this version, busy, another feed, or a payload that is "
-    "not what was sent",
-    EMPTY: "there was nothing to consume (only with `consume --fail-empty`)",
-    REFUSED: "published, but refused by its schema: it lies among the dead letters",
-    8: "an optional package is missing; the text says which",
+    OK: "success",
+    1: "internal error, please report it; of `torture`: something was lost, or the time limit was reached; of "
+    "`pipeline`: Spark or a step failed",
+    2: "bad input: a wrong option, name, document, policy or filter, or a message that the processor of its queue "
+    "rejects; nothing was changed",
+    3: "no such message, queue, record or store",
+    4: "the message is in another state, or the lease is no longer valid",
+    5: "the store refused: full, read-only, damaged, newer than this version, busy or of another feed; or a "
+    "payload differs from what was sent",
+    EMPTY: "nothing to consume (only with `consume --fail-empty`)",
+    REFUSED: "published, but rejected by its schema: it is in the dead-letter queue",
+    8: "an optional package is missing; the text names it",
     9: "not allowed: a wrong or missing token, or a host name that is not in `http_hosts`; or TLS failed: a "
-    "certificate that does not verify, or only one side speaks TLS",
-    10: "the server cannot be reached (of `health`: down), is the standby of a pair, or takes no more now, or a hook "
-    "failed; try again later",
-    UNHEALTHY: "the server or the store is not well (of `health`), or a sink did not take a notice (of `alert test`)",
-    12: "a server cannot listen: an address is in use, or not to be had; the text names the setting, and who has it",
+    "certificate that does not verify, or only one side uses TLS",
+    10: "the server cannot be reached (of `health`: down), is the standby of a pair, accepts no more requests "
+    "now, or a hook failed; try again later",
+    UNHEALTHY: "the server or the store has a fault (of `health`), or a sink rejected a notice (of `alert test`)",
+    12: "a server cannot listen: an address is in use or not available; the text names the setting and the "
+    "process that uses it",
     INTERRUPTED: "interrupted with Ctrl-C",
-    PIPE_CLOSED: "whoever read the output has gone, as with `| head`",
+    PIPE_CLOSED: "the reader of the output closed it, as with `| head`",
     TERMINATED: "stopped by SIGTERM",
 }
 
@@ -99,6 +98,10 @@ def exit_code(code: str) -> int:
 PROGRAM = "yirangmq"
 
 
+def may_colour() -> bool:
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
 class Screen:
     """Output of one command run, to stdout and stderr.
 
@@ -110,6 +113,11 @@ class Screen:
     @property
     def is_terminal(self) -> bool:
         return sys.stdout.isatty()
+
+    @property
+    def has_colour(self) -> bool:
+        """True if stdout is a terminal that shows colours, and ``NO_COLOR`` does not forbid them (no-color.org)."""
+        return self.is_terminal and may_colour()
 
     @property
     def shows_progress(self) -> bool:
@@ -133,8 +141,12 @@ class Screen:
     def table(self, columns: "Sequence[TableColumn]", rows: Sequence[Sequence[object]]) -> None:
         from yirangmq.cli.table import render
 
-        width = os.get_terminal_size(sys.stdout.fileno()).columns if self.is_terminal else None
-        for line in render(columns, rows, width):
+        if self.is_terminal:
+            width = os.get_terminal_size(sys.stdout.fileno()).columns or None  # 0: unknown
+            lines = render(columns, rows, width, now_ms=time.time_ns() // 1_000_000, colour=self.has_colour)
+        else:
+            lines = render(columns, rows, None)
+        for line in lines:
             self.report(line)
 
     def answer(self, value: dict[str, Any], text: str) -> None:
@@ -154,81 +166,9 @@ class Screen:
             value = {"ok": False, "code": error.code, "error": str(error), "field": error.field}
             print(dumps(value).decode(), file=sys.stderr)
         else:
-            print(f"{PROGRAM}: {error.code}: {error}", file=sys.stderr)
+            head = f"{PROGRAM}: {error.code}"
+            head = f"\x1b[31m{head}\x1b[0m" if sys.stderr.isatty() and may_colour() else head
+            print(f"{head}: {error}", file=sys.stderr)
 
     def flush(self) -> None:
         sys.stdout.flush()
-
-
-# -- progress bar ------------------------------------------------------------------------------------------------------
-
-QUIET_SECONDS = 0.5
-"""Delay before the bar appears, in seconds; shorter work shows no bar."""
-STEP_SECONDS = 0.1
-"""Minimum interval between updates of the bar, in seconds."""
-WIDTH = 30
-
-
-class ProgressBar:
-    """Progress bar on stderr. Without a total it prints a count.
-
-    Use: ``with ProgressBar("importing", total, shown=…) as show: … show(done)``."""
-
-    def __init__(self, label: str, total: int | None, *, shown: bool) -> None:
-        self._label = label
-        self._total = total
-        self._shown = shown
-        self._next = time.monotonic() + QUIET_SECONDS
-        self._drawn = False
-
-    def __enter__(self) -> "ProgressBar":
-        return self
-
-    def __call__(self, done: int, text: str = "") -> None:
-        if not self._shown:
-            return
-        now = time.monotonic()
-        if now < self._next:
-            return
-        self._next = now + STEP_SECONDS
-        self._drawn = True
-        sys.stderr.write(f"\r\x1b[K{self._line(done, text)}")
-        sys.stderr.flush()
-
-    def update(self, phase: str, done: int, total: int) -> None:
-        """Update the bar of work that has several phases, each with its own total."""
-        self._total = total
-        self(done, f"{done:,}/{total:,} {phase}")
-
-    def _line(self, done: int, text: str) -> str:
-        detail = f"  {text}" if text else ""
-        if not self._total:
-            return f"{self._label} {done:,}{detail}"
-        share = min(1.0, done / self._total)
-        filled = round(share * WIDTH)
-        return f"{self._label} [{'#' * filled}{'.' * (WIDTH - filled)}] {share:4.0%}{detail}"
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._drawn:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-
-
-LINE_SECONDS = 10.0
-"""Interval between progress lines, in seconds."""
-
-
-class ProgressLines:
-    """Progress of long work as lines on stderr, for a log or a pipe: at the start of the work, then every 10 s."""
-
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._next = time.monotonic()
-
-    def update(self, phase: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + LINE_SECONDS
-            print(f"{self._label}: {done:,}/{total:,} {phase}", file=sys.stderr, flush=True)

@@ -83,13 +83,13 @@ def dead_letter_record(view: MessageView) -> bytes:
 # -- topics and subscribers --------------------------------------------------------------------------------------------
 
 SUBSCRIBER_COLUMNS = (
-    TableColumn("subscriber", shrinks=True),
-    TableColumn("state"),
-    TableColumn("filter", shrinks=True),
-    TableColumn("sequence", right=True),
-    TableColumn("confirmed", right=True),
+    TableColumn("subscriber"),
+    TableColumn("state", marks=True),
+    TableColumn("filter", shrinks=True, rank=2),
+    TableColumn("sequence", right=True, rank=3),
+    TableColumn("confirmed", right=True, rank=1),
     TableColumn("lag", right=True),
-    TableColumn("peer", shrinks=True),
+    TableColumn("peer", rank=4),
 )
 
 
@@ -112,9 +112,9 @@ def show_subscribers(screen: Screen, rows: list[dict[str, Any]]) -> None:
 # -- server summary ----------------------------------------------------------------------------------------------------
 
 BRIDGE_COLUMNS = (
-    TableColumn("bridge", shrinks=True),
-    TableColumn("to queue", shrinks=True),
-    TableColumn("state"),
+    TableColumn("bridge"),
+    TableColumn("to queue"),
+    TableColumn("state", marks=True),
     TableColumn("lag", right=True),
 )
 
@@ -143,8 +143,8 @@ def pair_lines(about: dict[str, Any]) -> list[str]:
     lines = [f"pair: {about['node']} {about['role']}, {about['status']}, term {about['term']}, {works}"]
     peer = about["peer"]
     if peer is None:
-        return [*lines, "peer: never heard"]
-    contact_text = f"heard {format_duration(peer['heardSec'])} ago" + (", SILENT" if peer["silent"] else "")
+        return [*lines, "peer: no contact yet"]
+    contact_text = f"last contact {format_duration(peer['heardSec'])} ago" + (", SILENT" if peer["silent"] else "")
     return [*lines, f"peer: {peer['node']} {peer['role']}, {peer['status']}, term {peer['term']}, {contact_text}"]
 
 

@@ -110,7 +110,7 @@ def _read(text: str, token: str) -> ServerAddress:
 def _unix(parts: SplitResult, options: dict[str, str], token: str) -> ServerAddress:
     path = parts.netloc + parts.path
     if not path:
-        raise ValueError("say which socket: unix:/PATH")
+        raise ValueError("the path of the socket is missing: unix:/PATH")
     address = ServerAddress("unix", path=path, token=options.pop("token", token))
     _refuse(options)
     return address
@@ -118,7 +118,7 @@ def _unix(parts: SplitResult, options: dict[str, str], token: str) -> ServerAddr
 
 def _network(parts: SplitResult, options: dict[str, str], token: str) -> ServerAddress:
     if not parts.hostname or parts.port is None:
-        raise ValueError(f"say host and port: {parts.scheme}://HOST:PORT")
+        raise ValueError(f"host or port is missing: {parts.scheme}://HOST:PORT")
     if parts.path.strip("/") or parts.username is not None:
         raise ValueError("only host, port and options")
     tls = _TRUTH.get(options.pop("tls", "1" if parts.scheme == "tls" else "0"))
@@ -126,7 +126,7 @@ def _network(parts: SplitResult, options: dict[str, str], token: str) -> ServerA
         raise ValueError("tls is 1 or 0, and always 1 in tls://")
     files = TlsFiles(*(options.pop(name, "") for name in TlsFiles._fields))
     if any(files) and not tls:
-        raise ValueError("ca, cert and key are of use with tls only")
+        raise ValueError("ca, cert and key require tls")
     address = ServerAddress("tcp", "", parts.hostname, parts.port, options.pop("token", token), tls, *files)
     _refuse(options)
     return address
@@ -134,7 +134,7 @@ def _network(parts: SplitResult, options: dict[str, str], token: str) -> ServerA
 
 def _refuse(left: dict[str, str]) -> None:
     for name in left:
-        raise ValueError(f"{name!r} is not an option; there are token, tls, ca, cert and key")
+        raise ValueError(f"{name!r} is not an option; known: token, tls, ca, cert and key")
 
 
 def _without_options(text: str) -> str:

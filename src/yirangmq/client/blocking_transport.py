@@ -148,7 +148,7 @@ class BlockingTransport:
         while left:
             seconds = until - time.monotonic()
             if seconds <= 0 or self._session.failure is not None:
-                raise TimeoutError(f"no room to send for {self._timeout:g} seconds")
+                raise TimeoutError(f"no data could be sent for {self._timeout:g} seconds")
             with self._receive_lock:
                 if not self._reading:
                     self._read(0)

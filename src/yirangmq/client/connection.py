@@ -220,7 +220,7 @@ class ReconnectingConnection:
         cause = why.__cause__
         is_left_again = tries > 1 and isinstance(cause, TimeoutError) and self.options.silence is not None
         if tries > self.options.retries or (is_left_again and len(self._addresses) == 1):
-            raise Unreachable(f"{self._names()}: gave up after {tries} tries: {why}") from None
+            raise Unreachable(f"{self._names()}: no connection after {tries} attempts: {why}") from None
         if isinstance(cause, NotActive):
             await self._leave_node(cause)
         elif isinstance(cause, TimeoutError) and self._transport is not None and not self._transport.is_alive:

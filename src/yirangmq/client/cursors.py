@@ -39,7 +39,7 @@ class CursorFile:
             document = loads(self._path.read_bytes())
             epoch, sequence = document["epoch"], document["sequence"]
             if not isinstance(epoch, str) or isinstance(sequence, bool) or not isinstance(sequence, int):
-                raise BadInput("an epoch and a sequence belong here")
+                raise BadInput("must be an epoch and a sequence")
             return CursorPosition(epoch, sequence)
         except FileNotFoundError:
             return None

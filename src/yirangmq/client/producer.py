@@ -154,7 +154,7 @@ class AsyncClientSender:
         request = PendingRequest(FrameKind.PUBLISH, body)
         async with self._lock:
             if self._is_closed or self._process != os.getpid():
-                raise BadInput("closed, or made by another process; make another one", field="sender")
+                raise BadInput("closed, or created by another process; create another one", field="sender")
             self._raise_refused()
             while self._pipeline.has_unanswered and self._bytes + size > MAX_UNANSWERED_BYTES:
                 await self._pipeline.settle_first()

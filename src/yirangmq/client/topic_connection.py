@@ -1,6 +1,6 @@
 """Connection of a topic subscription: subscribe, reconnect, resume; detection of duplicate and missing records.
 
-The tracker is sans-IO and follows ``docs/topics.md``, "Is anything missing?". Without a filter, sequences have no
+The tracker is sans-IO and follows ``docs/wire.md``, "Is anything missing?". Without a filter, sequences have no
 holes. With a filter it compares the number of records with the counts that the server sends. When something is
 missing, it accepts no record until everything after the last certain sequence is sent again.
 
@@ -130,7 +130,7 @@ class Tracker:
             self.reached = max(self.reached, sequence)
             self._mark_complete(sequence)
         else:
-            self._report_missing(f"{sent} records were sent, {self._count} have come")
+            self._report_missing(f"{sent} records were sent, {self._count} were received")
 
     def _mark_complete(self, sequence: int) -> None:
         """Note that all matching records up to ``sequence`` have arrived. Later records may be present as well, and

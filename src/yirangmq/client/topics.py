@@ -57,7 +57,7 @@ def each_new(records: Iterable[Any]) -> Iterator[NewRecord]:
     """Convert ``NewRecord`` values or tuples with its members: topic, payload, key, headers."""
     for number, one in enumerate(records):
         if not isinstance(one, tuple | list) or not 2 <= len(one) <= 4:
-            raise BadInput("must be (topic, payload), and may have a key and headers", field=f"records[{number}]")
+            raise BadInput("must be (topic, payload), optionally with a key and headers", field=f"records[{number}]")
         yield new_record(*one)
 
 
@@ -178,7 +178,7 @@ class AsyncTopics:
         where = _start_position(start, sequence, time)
         file = None if cursor_file is None else CursorFile(cursor_file)
         if file is not None and name:
-            raise BadInput("stands beside name; one of them keeps the cursor", field="cursor_file")
+            raise BadInput("is given together with name; only one of them may keep the cursor", field="cursor_file")
         position = file.read() if file is not None and resume else None
         if position is not None:
             where, epoch = (Start.SEQUENCE, position.sequence + 1), position.epoch
@@ -287,7 +287,7 @@ def _plain(record: NewRecord) -> tuple[str, bytes, str | None, dict[str, str]]:
 
 def _start_position(start: str, sequence: int | None, time: datetime | float | None) -> tuple[Start, int]:
     if sequence is not None and time is not None:
-        raise BadInput("stands beside sequence; give one of them", field="time")
+        raise BadInput("is given together with sequence; give only one", field="time")
     if sequence is not None:
         return Start.SEQUENCE, validation.check_count(sequence, "sequence", least=1, most=MAX_SEQUENCE)
     if time is not None:

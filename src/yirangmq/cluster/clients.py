@@ -350,7 +350,7 @@ class Producer:
             return
         self._full = _fullness((await self._etcd.range(self._keys.state)).kvs)
         if self._full >= NEARLY_FULL:
-            text = f"etcd is at {self._full:.0%} of its quota, messages are taken below {NEARLY_FULL:.0%}"
+            text = f"etcd is at {self._full:.0%} of its quota, messages are accepted below {NEARLY_FULL:.0%}"
             raise QuotaExceeded(f"{text}; try again in 5 s")
 
 

@@ -116,7 +116,7 @@ async def _find_misplaced(etcd: Etcd, queue: str, served: bool) -> list[IgnoredK
     gaps = [gap for root in ROOTS for gap in _gaps(root + queue.encode(), _places(root, served))]
     reads = [get(start, end, limit=MAX_KEYS_PER_GAP, keys_only=True) for start, end in gaps]
     answer = await etcd.txn([], reads, repeat=True)
-    reason = "a served queue has only an inbox in etcd: p/CLIENT/KEY" if served else "no place of a queue has this name"
+    reason = "a served queue has only an inbox in etcd: p/CLIENT/KEY" if served else "no queue uses this key"
     return [IgnoredKey(printable(kv.key), reason) for one in answer.responses for kv in one.response_range.kvs]
 
 

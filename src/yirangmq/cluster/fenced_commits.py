@@ -167,7 +167,7 @@ class LeaderTerm:
         if not leader or leader[0].create_revision != self.fence:
             raise LeadershipLost("at a commit")
         if not was_lost or not last or int(loads(last[0].value)["n"]) != number:
-            raise LeadershipLost("somebody else wrote to this store")
+            raise LeadershipLost("another process wrote to this store")
         self._number, self._revision = number, int(last[0].mod_revision)
 
     async def _fenced(self, operations: Sequence[Any]) -> None:

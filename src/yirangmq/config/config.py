@@ -164,18 +164,18 @@ WITNESS = re.compile(r"file:/.*|etcd://[^/?]+/[A-Za-z0-9._-]{1,64}(\?.*)?")
 def checked(config: Config) -> Config:
     """Return the settings, or raise ``BadInput`` if two of them do not fit each other."""
     if config.token and config.token_file:
-        raise BadInput("stands beside token_file; give one of them", field="token")
+        raise BadInput("is set together with token_file; set only one", field="token")
     _check_secrets(config)
     if bool(config.tls_cert) != bool(config.tls_key):
         raise BadInput("a certificate and its key go together", field="tls_key" if config.tls_cert else "tls_cert")
     if config.tls_client_ca and not config.tls_cert:
         raise BadInput("certificates of clients need TLS: set tls_cert and tls_key", field="tls_client_ca")
     if any(program.certificate for program in config.programs) and not config.tls_client_ca:
-        raise BadInput("a program is known by its certificate: name the authority in tls_client_ca", field="programs")
+        raise BadInput("programs with a certificate need the authority in tls_client_ca", field="programs")
     if config.write_buffer_bytes > config.client_memory_bytes:
         raise BadInput("must not be larger than client_memory_bytes", field="write_buffer_bytes")
     if not config.topics_folder and (config.feed_path or config.feed_address):
-        raise BadInput("is off: there is nothing to feed", field="topics")
+        raise BadInput("is off, and the feed needs topics", field="topics")
     if not config.topics_folder and (config.bridges or config.events_topic):
         raise BadInput("is off, and bridges and events_topic need them", field="topics")
     if config.topic_buffer_bytes > config.client_memory_bytes:
@@ -184,7 +184,7 @@ def checked(config: Config) -> Config:
         raise BadInput("a store in memory has no size on disk; give queues a quota instead", field="max_store_bytes")
     ways = (config.tcp_address, config.socket_path, config.http_address, config.stomp_address)
     if not any(ways):
-        raise BadInput("is off, and so are tcp, http and stomp: nobody could reach the server", field="socket")
+        raise BadInput("is off, and so are tcp, http and stomp: no client could reach the server", field="socket")
     for queue, chain in (config.processors or {}).items():
         _check_hooks(queue, chain, config.hooks)
     _check_pair(config)
@@ -205,11 +205,11 @@ def _check_hooks(queue: str, chain: Chain, allowed: tuple[str, ...]) -> None:
 def _check_cluster(config: Config) -> None:
     host_and_port(config.cluster_listen, "cluster_listen")
     if config.topics_folder:
-        raise BadInput("are kept on one machine's disk; a store in etcd has queues alone", field="topics")
+        raise BadInput("are kept on one machine's disk; a store in etcd has only queues", field="topics")
     if config.pair_peer:
-        raise BadInput("a store in etcd has as many nodes as you like; a pair is for two disks", field="pair_peer")
+        raise BadInput("a store in etcd has any number of nodes; a pair is for two disks", field="pair_peer")
     if config.max_store_bytes:
-        raise BadInput("etcd has its own, --quota-backend-bytes; say it as ?quota=BYTES", field="max_store_bytes")
+        raise BadInput("etcd has its own limit, --quota-backend-bytes; set it as ?quota=BYTES", field="max_store_bytes")
 
 
 def _check_pair(config: Config) -> None:
@@ -224,7 +224,7 @@ def _check_pair(config: Config) -> None:
     if len(config.pair_address) > MAX_ADDRESS_CHARS:
         raise BadInput(f"longer than {MAX_ADDRESS_CHARS} characters", field="pair_address")
     if not config.node:
-        raise BadInput("a node of a pair needs a name, and the other one another", field="node")
+        raise BadInput("the two nodes of a pair need different names", field="node")
 
 
 def _check_secrets(config: Config) -> None:
@@ -247,14 +247,14 @@ def _check_exposure(config: Config) -> None:
     for setting, where in exposed(config):
         reached = f"{where} can be reached from other machines"
         if setting == "feed_tcp":
-            raise BadInput(f"{reached}: set it to an address of this machine, or say insecure", field=setting)
+            raise BadInput(f"{reached}: set it to an address of this machine, or set insecure", field=setting)
         if setting in ("http", "stomp") and not has_any:
-            raise BadInput(f"{reached}: set {ways}, or say insecure", field=setting)
+            raise BadInput(f"{reached}: set {ways}, or set insecure", field=setting)
         if setting == "tcp" and not has_token:
-            raise BadInput(f"{reached}: set token or token_file, or say insecure", field=setting)
+            raise BadInput(f"{reached}: set token or token_file, or set insecure", field=setting)
         if not config.tls_cert:
             raise BadInput(
-                f"{reached}, and tokens and messages would be sent in clear text: set tls_cert and tls_key, or say "
+                f"{reached}, and tokens and messages would be sent in clear text: set tls_cert and tls_key, or set "
                 "insecure",
                 field=setting,
             )

@@ -41,6 +41,9 @@ from yirangmq.core.stop_signals import StopSignals, StopStep
 # -- heartbeat ---------------------------------------------------------------------------------------------------------
 
 REPORT_SECONDS = 1.0
+SIGNAL_CHECK_SECONDS = 0.5
+"""Upper bound of one wait of the main thread. Its signal handlers run between two bytecodes. Two signals at the same
+time, such as SIGTERM and SIGINT, may arrive without ending a wait in the interpreter's C code."""
 RETRY_DIVISOR = 10
 """Divisor of the retry interval: a failed extension is retried after a tenth of the lease, at most 1 s later."""
 
@@ -219,7 +222,10 @@ class ConsumerRun:
 
     def _until_stopped(self) -> BaseException | None:
         while True:
-            event = self._inbox.get()
+            try:
+                event = self._inbox.get(timeout=SIGNAL_CHECK_SECONDS)
+            except Empty:
+                continue
             if event is not None or self.gate.is_closed or self._is_finished():
                 return event
 
@@ -288,9 +294,12 @@ class ConsumerRun:
 
     def _wait_done(self, deadline: float) -> bool:
         while self._leases or any(pool.is_fetching for pool in self._pools):
+            left = deadline - time.monotonic()
             try:
-                event = self._inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+                event = self._inbox.get(timeout=max(0.0, min(left, SIGNAL_CHECK_SECONDS)))
             except Empty:
+                if left > SIGNAL_CHECK_SECONDS:
+                    continue
                 return False
             if isinstance(event, Interrupted):
                 raise event

@@ -86,7 +86,7 @@ class Retry(Exception):
     It counts as an attempt. Past the policy's limit the message becomes a dead letter."""
 
     def __init__(self, after: float | None = None, reason: str = "") -> None:
-        super().__init__(reason or "the handler asked for another try")
+        super().__init__(reason or "the handler requested a retry")
         self.after = None if after is None else validation.check_milliseconds(after, "after") / 1000
 
 

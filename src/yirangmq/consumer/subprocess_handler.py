@@ -211,7 +211,7 @@ class SubprocessHandler:
             return HandlerOutcome(Reason.REJECTED, tail[-MAX_FAILURE_TEXT:] or "the program rejected it")
         if ended.code == EXIT_RETRY:
             return HandlerOutcome(
-                Reason.HANDLER_ERROR, tail[-MAX_FAILURE_TEXT:] or "the program asks for another try", self._retry_after
+                Reason.HANDLER_ERROR, tail[-MAX_FAILURE_TEXT:] or "the program requested a retry", self._retry_after
             )
         how = f"exit code {ended.code}" if ended.code > 0 else f"ended by {_signal_name(-ended.code)}"
         return HandlerOutcome(Reason.HANDLER_ERROR, _joined(how, tail), kind=how)

@@ -52,7 +52,7 @@ def read_subject(given: object, field: str) -> Attributes:
         known = {short.lower(): short for short in ATTRIBUTE_ABBREVIATIONS.values()}
         if not equals or not value or name.strip().lower() not in known:
             raise BadInput(
-                f"{part.strip()!r} is no attribute of a subject; write CN=gateway,O=Bank with some of "
+                f"{part.strip()!r} is not an attribute of a subject; write CN=gateway,O=Bank with some of "
                 f"{', '.join(ATTRIBUTE_ABBREVIATIONS.values())}",
                 field=field,
             )
@@ -93,9 +93,9 @@ ALLOWED: dict[str, frozenset[str]] = {
 }
 """Scopes that allow each verb. No other table says this."""
 VERBS = {
-    GREET: "connect, ask whether the server is well, read its API description",
+    GREET: "connect, read the health of the server and its API description",
     LIST: "names, counts and states of queues and topics",
-    PUBLISH: "publish messages and records, and try out whether they would be accepted",
+    PUBLISH: "publish messages and records, and check whether they would be accepted",
     CONSUME: "lease messages, settle what was leased, subscribe to topics, keep cursors",
     FOLLOW: "read the records of a topic",
     LOOK: "read messages and dead letters without leasing them, history, policies, events, metrics, alerts",
@@ -258,9 +258,7 @@ def _program(part: Fields) -> ProgramRule:
     if token:
         check_token(token, part.name("token"))
     if not (token or file or addresses or subject):
-        raise BadInput(
-            "needs a token, a tokenFile, addresses or a certificate to be known by", field=part.name("addresses")
-        )
+        raise BadInput("needs a token, a tokenFile, addresses or a certificate", field=part.name("addresses"))
     return ProgramRule(called, token, file, addresses, subject, queues)
 
 
@@ -283,7 +281,7 @@ def check_routes(programs: Sequence[ProgramRule], routes: Sequence[ProgramRoute]
     for route in routes:
         for end in route:
             if end not in known:
-                raise BadInput(f"{end!r} is none of the programs", field="routes")
+                raise BadInput(f"{end!r} is not in programs", field="routes")
 
 
 def targets_of(source: str, programs: Sequence[ProgramRule], routes: Iterable[ProgramRoute]) -> list[str]:
@@ -334,7 +332,9 @@ def _network(given: object, field: str) -> Network:
     try:
         return ip_network(given if isinstance(given, str) else "")
     except ValueError:
-        raise BadInput(f"{given!r} is no address or network, such as 10.0.0.7 or 10.0.0.0/24", field=field) from None
+        raise BadInput(
+            f"{given!r} is not an address or network, such as 10.0.0.7 or 10.0.0.0/24", field=field
+        ) from None
 
 
 def _listed(given: object, name: str) -> Sequence[Any]:

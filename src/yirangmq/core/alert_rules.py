@@ -164,10 +164,14 @@ def _peer_silent(facts: ServerFacts, limits: RuleLimits) -> Iterator[Fault]:
         return
     silence = f"{peer.silence / 1000:.1f} s"
     if peer.status in ("STOPPING", "STOPPED"):
-        yield Fault("peer_silent", "", Level.INFO, f"the peer {peer.node} was stopped by hand")
+        yield Fault("peer_silent", "", Level.INFO, f"an operator stopped the peer {peer.node}")
     elif peer.silence > peer.timeout:
-        who = f"the peer {peer.node} has been" if peer.node else "the peer was never heard and is"
-        yield Fault("peer_silent", "", Level.CRITICAL, f"{who} silent for {silence}")
+        text = (
+            f"no heartbeat of {peer.node} for {silence}"
+            if peer.node
+            else f"no heartbeat of the peer yet, for {silence}"
+        )
+        yield Fault("peer_silent", "", Level.CRITICAL, text)
     elif peer.datagram_silence > peer.timeout and peer.node:
         text = f"no heartbeat of {peer.node} by UDP for {peer.datagram_silence / 1000:.1f} s; it answers over TCP"
         yield Fault("peer_silent", "", Level.WARNING, text)
@@ -285,8 +289,8 @@ def _topic_records_lost(facts: ServerFacts, limits: RuleLimits) -> Iterator[Faul
 RULES: dict[str, Rule] = {
     "peer_silent": Rule(
         _peer_silent, None, "", "WARNING, CRITICAL; INFO",
-        "heartbeats of the other node of a pair are later than half the time-out; past the time-out CRITICAL; "
-        "INFO where it was stopped by hand",
+        "the last heartbeat of the other node of a pair is older than half the timeout; CRITICAL: older than the "
+        "timeout; INFO: an operator stopped that node",
     ),
     "pair_keys_differ": Rule(
         _pair_keys_differ, None, "", "CRITICAL",
@@ -294,41 +298,43 @@ RULES: dict[str, Rule] = {
     ),
     "no_active_node": Rule(
         _no_active_node, None, "", "CRITICAL",
-        "this node of a pair is standby, and knows no active node for longer than a takeover takes",
+        "this node of a pair is standby and has known no active node for longer than a takeover takes",
     ),
     "takeover": Rule(
         _takeover, MAX_NORMAL_SWITCHES, "switches in a day", "WARNING, CRITICAL; INFO",
-        "this node of a pair became active or stood down; more often than the limit CRITICAL; INFO where that was "
-        "ordered or agreed",
+        "this node of a pair became active or standby; CRITICAL: more often than the limit; INFO: an operator ordered "
+        "the switch, or both nodes agreed to it",
     ),
     "queue_age": Rule(
-        _queue_age, 3600, "seconds", "WARNING", "the message next in line waits for longer than the limit", True
+        _queue_age, 3600, "seconds", "WARNING", "the next message has waited for longer than the limit", True
     ),
     "queue_depth": Rule(
-        _queue_depth, 10_000, "messages", "WARNING", "more messages wait in a queue than the limit", True
+        _queue_depth, 10_000, "messages", "WARNING", "the backlog of a queue is above the limit", True
     ),
     "dead_letters": Rule(
-        _dead_letters, 1, "messages in the window", "WARNING", "so many new dead letters of a queue, or more", True
+        _dead_letters, 1, "messages in the window", "WARNING", "a queue has at least this many new dead letters", True
     ),
     "disk_low": Rule(
         _disk_low, 5, "per cent free", "WARNING, CRITICAL",
-        "less of the store's disk is free; CRITICAL where publishing is refused (`disk_low_bytes`, `max_store_bytes`)",
+        "less than the limit of the store's disk is free; CRITICAL: publishing is refused (`disk_low_bytes`, "
+        "`max_store_bytes`)",
     ),
     "client_refused": Rule(
         _client_refused, 1, "clients in the window", "WARNING",
-        "so many clients were sent away, or more: a wrong token, no right to it, too many connections",
+        "the server refused at least this many clients: a wrong token, no permission, or too many connections",
     ),
     "slow_commits": Rule(
-        _slow_commits, 0.5, "seconds", "WARNING", "the mean time of a commit in the last minute, with its sync"
+        _slow_commits, 0.5, "seconds", "WARNING",
+        "the mean duration of a commit in the last minute, sync included, is above the limit",
     ),
     "clock_jump": Rule(
-        _clock_jump, 2, "seconds", "WARNING", "the system's clock was set, forward or back, by more than the limit"
+        _clock_jump, 2, "seconds", "WARNING", "the system clock was set forward or back by more than the limit"
     ),
     "store_refuses": Rule(_store_refuses, None, "", "CRITICAL", "the store cannot be written"),
     "topic_records_lost": Rule(
         _topic_records_lost, None, "", "CRITICAL",
-        "the log of the topics was opened within the window, and records at its end, or all, were lost; a new epoch "
-        "began",
+        "the server opened the topic log within the window and found that its last records, or all, were lost; a new "
+        "epoch began",
     ),
 }  # fmt: skip
 NAMES = (*RULES, STORM)

@@ -151,7 +151,7 @@ def _sinks(given: object, path: str) -> tuple[Sink, ...]:
     found = tuple(_sink(one, f"{path}[{place}]") for place, one in enumerate(given))
     names = [sink.name for sink in found]
     if len({*names, LOG}) != len(names) + 1:
-        raise BadInput(f"two sinks of one name, or one that is called {LOG!r}; give each a name", field=path)
+        raise BadInput(f"two sinks have the same name, or one has the name {LOG!r}; give each its own name", field=path)
     return found
 
 

@@ -77,7 +77,7 @@ def read_cron(text: object) -> Cron:
     )
     matches_either_day = not parts[2].startswith("*") and not parts[4].startswith("*")
     if not matches_either_day and not any(min(days) <= MAX_DAYS_OF_MONTH[month - 1] for month in months):
-        raise BadInput(f"{text!r} never comes: no such month has that day")
+        raise BadInput(f"{text!r} never occurs: no such month has that day")
     return Cron(
         text,
         tuple(sorted(minutes)),
@@ -94,7 +94,7 @@ def _read_field(text: str, field: _Field) -> set[int]:
     for part in text.split(","):
         span, slash, step = part.partition("/")
         if slash and not 0 < _digits(step) <= field.most:
-            raise BadInput(f"{field.name}: {part!r} has no good step")
+            raise BadInput(f"{field.name}: {part!r} has an invalid step")
         if span == "*":
             low, high = field.least, field.most
         else:
@@ -159,7 +159,7 @@ def _next_local_time(cron: Cron, now: datetime) -> datetime:
                 if place < len(cron.minutes):
                     return datetime(day.year, day.month, day.day, at, cron.minutes[place])  # noqa: DTZ001
         day, hour, minute = day + DAY, 0, 0
-    raise BadInput(f"{cron.text!r} never comes")
+    raise BadInput(f"{cron.text!r} never occurs")
 
 
 def _next_around_clock_change(cron: Cron, after_ms: int, day: date, zone: tzinfo) -> int:
@@ -171,7 +171,7 @@ def _next_around_clock_change(cron: Cron, after_ms: int, day: date, zone: tzinfo
             if later:
                 return min(later)
         day += DAY
-    raise BadInput(f"{cron.text!r} never comes")
+    raise BadInput(f"{cron.text!r} never occurs")
 
 
 def _instants(cron: Cron, day: date, zone: tzinfo) -> Iterator[int]:

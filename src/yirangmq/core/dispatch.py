@@ -38,14 +38,14 @@ class Strategy(StrEnum):
 
 
 MEANING: dict[Strategy, str] = {
-    Strategy.FIRST_AVAILABLE: "whoever is first in line takes as much as it can",
-    Strategy.ORDERED: "one at a time, in strict order: the next only when the one before is acked or dead",
-    Strategy.ROUND_ROBIN: "one message each, in turn",
-    Strategy.RANDOM: "by lot",
-    Strategy.PRIORITY: "in proportion to the consumers' weights",
-    Strategy.LOAD_BALANCE: "to whoever has the fewest in hand",
-    Strategy.BROADCAST: "a copy to every registered consumer, each with its own ack and retries",
-    Strategy.KEY_HASH: "messages with the same key to the same consumer",
+    Strategy.FIRST_AVAILABLE: "the consumer that has waited longest takes as many as it can",
+    Strategy.ORDERED: "one message at a time, in strict order: the next when the previous one is acked or dead",
+    Strategy.ROUND_ROBIN: "one message for each consumer, in turn",
+    Strategy.RANDOM: "a consumer chosen at random",
+    Strategy.PRIORITY: "consumers in proportion to their weights",
+    Strategy.LOAD_BALANCE: "the consumer with the fewest leased messages",
+    Strategy.BROADCAST: "a copy for each consumer, with its own ack and retries",
+    Strategy.KEY_HASH: "messages with the same key go to the same consumer",
 }
 
 

@@ -188,7 +188,7 @@ def _active(
         why = f"neither the witness nor the peer has had us as active for {format_seconds(pace.lease)}"
         return Decision(FailoverVerdict.STAND_DOWN, known, (EvidenceStep("witness", f"{witness}: {why}"),))
     if peer is None or now - peer.at > pace.timeout:
-        return Decision(FailoverVerdict.STAY, known, (EvidenceStep("peer", "silent: this node goes on"),))
+        return Decision(FailoverVerdict.STAY, known, (EvidenceStep("peer", "silent: this node stays active"),))
     if peer.role is Role.ACTIVE and peer.term == own.term:
         return _same_term(pace, own, peer, now)
     if peer.role is Role.STANDBY and peer.wish and peer.status is Status.RUNNING:
@@ -220,7 +220,7 @@ def _same_term(pace: FailoverTiming, own: LocalNode, peer: Peer, now: int) -> De
         return Decision(
             FailoverVerdict.STAND_DOWN, own.term, (EvidenceStep("term", f"{found}: the larger name stands down"),)
         )
-    return Decision(FailoverVerdict.STAY, own.term, (EvidenceStep("term", f"{found}: the other one gives way"),))
+    return Decision(FailoverVerdict.STAY, own.term, (EvidenceStep("term", f"{found}: the other one stands down"),))
 
 
 # -- a standby ------------------------------------------------------------------------------------------------------
@@ -246,14 +246,16 @@ def _without_heartbeat(
             known,
             EvidenceStep(
                 "1 heartbeats",
-                f"none heard yet, listening for {format_seconds(since)} of {format_seconds(pace.timeout)}",
+                f"none received yet, waiting for {format_seconds(since)} of {format_seconds(pace.timeout)}",
             ),
         )
     order = (_ordered(),) if own.order else ()
-    steps = (*order, EvidenceStep("1 heartbeats", f"none heard in the {format_seconds(since)} since the start"))
+    steps = (*order, EvidenceStep("1 heartbeats", f"none received in the {format_seconds(since)} since the start"))
     if keys_differ(pace, own, None, now):
         return _stay(known, *steps, _rejected_step(own, now))
-    return _by_probe(pace, own, probe, witness, known, (*steps, EvidenceStep("2 last status", "unknown: never heard")))
+    return _by_probe(
+        pace, own, probe, witness, known, (*steps, EvidenceStep("2 last status", "unknown: no heartbeat received"))
+    )
 
 
 def _in_contact(pace: FailoverTiming, own: LocalNode, peer: Peer, witness: Witness, now: int, known: int) -> Decision:
@@ -267,7 +269,9 @@ def _in_contact(pace: FailoverTiming, own: LocalNode, peer: Peer, witness: Witne
             return _stay(
                 known,
                 *steps,
-                EvidenceStep("consent", f"of {peer.node} to term {peer.grant}, but not to us as we are now"),
+                EvidenceStep(
+                    "consent", f"of {peer.node} to term {peer.grant}, but the witness has not confirmed this node"
+                ),
             )
         found = f"{peer.node} consents to term {peer.grant}"
         return Decision(FailoverVerdict.TAKE_OVER, peer.grant, (*_order(own), *steps, EvidenceStep("consent", found)))
@@ -275,7 +279,9 @@ def _in_contact(pace: FailoverTiming, own: LocalNode, peer: Peer, witness: Witne
         if own.order:
             return _take_over_stopped_peer(pace, own, peer, witness, known, steps)
         return _stay(
-            known, *steps, EvidenceStep("2 last status", f"{peer.status}, by hand: no takeover unless ordered")
+            known,
+            *steps,
+            EvidenceStep("2 last status", f"{peer.status}, by an operator: no takeover unless ordered"),
         )
     return _between_two_standbys(own, peer, now, known, steps)
 
@@ -327,10 +333,12 @@ def _silent(
         return _stay(known, *steps, _rejected_step(own, now))
     judged = EvidenceStep("2 last status", f"{peer.status}, {peer.role} in term {peer.term}")
     if peer.status in (Status.STOPPING, Status.STOPPED) and not own.order:
-        return _stay(known, *steps, judged._replace(found=f"{peer.status}, by hand: no takeover unless ordered"))
+        return _stay(known, *steps, judged._replace(found=f"{peer.status}, by an operator: no takeover unless ordered"))
     if peer.status is Status.STARTING and age <= 2 * pace.timeout and not own.order:
         return _stay(
-            known, *steps, judged._replace(found=f"STARTING: given until {format_seconds(2 * pace.timeout)} to come up")
+            known,
+            *steps,
+            judged._replace(found=f"STARTING: it has until {format_seconds(2 * pace.timeout)} to come up"),
         )
     steps = (*steps, judged)
     if own.switched_at is not None and now - own.switched_at < pace.cooldown and not own.order:

@@ -263,7 +263,7 @@ class _Parser:
         node = self._either()
         left = self._peek()
         if left.kind != "end":
-            hint = "there is no '(' for this" if left.kind == "close" else "expected 'and', 'or' or the end"
+            hint = "no '(' matches this" if left.kind == "close" else "expected 'and', 'or' or the end"
             raise self._wrong(left, hint)
         return node
 
@@ -359,7 +359,7 @@ class _Parser:
             hint = f"did you mean {near!r}?" if near else f"known: {', '.join(FIELDS)}"
             raise self._wrong(field, f"{field.text!r} is not a field; {hint}")
         if kind is FieldKind.OPEN and len(path) < 2:
-            raise self._wrong(field, f"say which: {path[0]}.NAME")
+            raise self._wrong(field, f"name one: {path[0]}.NAME")
         if kind is not FieldKind.OPEN and len(path) > 1:
             raise self._wrong(field, f"{path[0]} has no parts")
         return path
@@ -395,7 +395,7 @@ class _Parser:
 
     def _measure(self, field: str, kind: FieldKind, sign: Token, word: Token, value: Operand) -> Operand:
         if sign.text == "~":
-            raise self._wrong(sign, f"{field} is a {kind.value}; ~ looks into text")
+            raise self._wrong(sign, f"{field} is a {kind.value}; ~ searches text")
         if kind is FieldKind.NUMBER:
             amount = number(value.text)
             if amount is None:

@@ -33,21 +33,21 @@ REASONS: dict[str, ReasonCode] = {
     "store_error": ReasonCode(
         (FAIL,),
         "the latest write to the store failed, for example with an I/O error",
-        "look at the system log and the disk; the server tries again every second",
+        "check the system log and the disk; the server retries every second",
     ),
     "store_full": ReasonCode(
         (FAIL, DEGRADED),
-        "the store had no room for a message; degraded when that was over 60 s ago and nothing was published since",
-        "free disk space, or consume; publishing works again by itself",
+        "the store had no space for a message; degraded if that was over 60 s ago and nothing was published since",
+        "free disk space, or consume messages; publishing then works again without a restart",
     ),
     "reserve_used": ReasonCode(
         (DEGRADED,),
-        "the disk is full, and consuming uses the space of `reserve_bytes`; publishing may be refused",
-        "free disk space, or consume; the reserve is made again by itself",
+        "the disk is full, and consuming uses the space of `reserve_bytes`; publishing may be rejected",
+        "free disk space, or consume messages; the server then allocates the reserve again",
     ),
     "store_read_only": ReasonCode(
         (FAIL,),
-        "the store cannot be written: permissions, or a read-only file system",
+        "the store is not writable: permissions, or a read-only file system",
         "give the server's user the right to write, or mount the file system read-write",
     ),
     "store_damaged": ReasonCode(
@@ -57,65 +57,67 @@ REASONS: dict[str, ReasonCode] = {
     ),
     "store_busy": ReasonCode(
         (DEGRADED, FAIL),
-        "another process, or a long commit of this server, holds the store's lock; fail once requests were refused",
+        "another process, or a long commit of this server, holds the store's lock; fail once requests were rejected",
         "find the process that holds the lock (`fuser`, `lslocks`) and end its transaction",
     ),
     "store_slow": ReasonCode(
         (DEGRADED,),
-        "a write to the store was not done within 500 ms: a long commit is under way, or the disk is slow",
-        "look at `yirangmq_commit_sync_seconds` and the disk",
+        "a write to the store did not finish within 500 ms: a long commit is running, or the disk is slow",
+        "check `yirangmq_commit_sync_seconds` and the disk",
     ),
     "loop_stalled": ReasonCode(
         (DEGRADED,),
-        "the event loop was blocked for 5 s or more within the last minute: nothing was answered meanwhile",
-        "the log event `loop_stalled` has the place; a slow disk shows in `yirangmq_commit_sync_seconds`",
+        "the event loop was blocked for 5 s or more within the last minute; the server answered no request meanwhile",
+        "the log event `loop_stalled` has the stack; `yirangmq_commit_sync_seconds` shows a slow disk",
     ),
     "internal_error": ReasonCode(
-        (FAIL,), "the latest write failed for a reason that has no code", "see the log, and report it"
+        (FAIL,), "the latest write failed for a reason that has no code", "read the log, and report the error"
     ),
     "overdue": ReasonCode(
         (DEGRADED,),
         "delays and leases end more than 10 s late",
-        "see whether the server is short of processor time, or commits are slow (`yirangmq_commit_sync_seconds`)",
+        "check whether the server lacks processor time, or commits are slow (`yirangmq_commit_sync_seconds`)",
     ),
     "backlog": ReasonCode(
         (DEGRADED,), "a queue has a backlog above `backlog_limit`", "add consumers, or raise `backlog_limit`"
     ),
-    "disk": ReasonCode((FAIL,), "the folder of the store cannot be looked at", "see that the file system is mounted"),
+    "disk": ReasonCode((FAIL,), "the folder of the store cannot be read", "check that the file system is mounted"),
     "disk_low": ReasonCode(
         (FAIL, DEGRADED),
-        "free space is below `disk_low_bytes`, and publishing is refused; degraded below twice that",
-        "free disk space, or consume; publishing works again by itself",
+        "free space is below `disk_low_bytes`, and publishing is rejected; degraded below twice that",
+        "free disk space, or consume messages; publishing then works again without a restart",
     ),
     "quota_exceeded": ReasonCode(
         (DEGRADED,),
-        "the store is as large as `max_store_bytes` allows, and publishing is refused",
-        "consume, or raise it",
+        "the store has reached `max_store_bytes`, and publishing is rejected",
+        "consume messages, or raise the limit",
     ),
-    "topics": ReasonCode((DEGRADED,), "the log of the topics cannot be used", "see the reason in the text and the log"),
+    "topics": ReasonCode(
+        (DEGRADED,), "the log of the topics cannot be used", "read the reason in the text and the log"
+    ),
     "lag": ReasonCode(
         (DEGRADED,),
         "a subscriber or a bridge is more than `topic_lag_limit` records behind",
-        "see whether the subscriber runs: `yirangmq topic subscribers`",
+        "check whether the subscriber runs: `yirangmq topic subscribers`",
     ),
-    "bridge": ReasonCode((DEGRADED,), "a bridge waits or was stopped", "see `yirangmq bridge list`"),
+    "bridge": ReasonCode((DEGRADED,), "a bridge waits or was stopped", "run `yirangmq bridge list` for the reason"),
     "no_active_node": ReasonCode(
         (FAIL,),
-        "this node is the standby of a pair, or does not lead its cluster, and no node is known that does the work",
-        "see `yirangmq pair status`, or whether etcd runs and has a leader",
+        "this node is the standby of a pair or a follower of a cluster, and knows no active node or leader",
+        "run `yirangmq pair status`, or check whether etcd runs and has a leader",
     ),
     "permissions": ReasonCode(
         (DEGRADED,),
-        "other users may reach the data folder or a file with a secret; or `file_access` is `group` and it may not",
-        "run the `chmod` that the text says, or set `file_access` (docs/security.md)",
+        "other users can access the data folder or a secret file; or `file_access` is `group` and the group cannot",
+        "run the `chmod` that the text names, or set `file_access` (docs/security.md)",
     ),
     "pair_keys_differ": ReasonCode(
         (DEGRADED,),
         "heartbeats from the address of the other node of the pair are signed with another key",
-        "give both nodes the same `pair_key`, and restart the one that had the wrong one",
+        "set the same `pair_key` on both nodes, and restart the one that had the wrong key",
     ),
     "peer_silent": ReasonCode(
-        (DEGRADED,), "the other node of the pair does not answer", "see `yirangmq pair status` on both nodes"
+        (DEGRADED,), "the other node of the pair does not answer", "run `yirangmq pair status` on both nodes"
     ),
 }
 

@@ -248,14 +248,14 @@ class Reason(StrEnum):
 
 
 MEANING: dict[Reason, str] = {
-    Reason.VALIDATION_ERROR: "the message does not fit its schema, or its envelope is broken",
-    Reason.HANDLER_ERROR: "the consumer said that its work failed",
-    Reason.TIMEOUT: "it took too long: its lease lapsed, or the consumer said so",
-    Reason.RETRY_LIMIT: "given up by count without a better reason",
-    Reason.POISON: "failed again and again for the same reason",
-    Reason.REJECTED: "the consumer said never to try again",
-    Reason.EXPIRED: "its time to live ran out before it was taken",
-    Reason.CORRUPT: "its stored bytes could not be read back, or are not those that were sent",
+    Reason.VALIDATION_ERROR: "the message does not match its schema, or its envelope is invalid",
+    Reason.HANDLER_ERROR: "the consumer reported that processing failed",
+    Reason.TIMEOUT: "processing took too long: the lease expired, or the consumer reported a timeout",
+    Reason.RETRY_LIMIT: "no attempts are left, and no other reason is known",
+    Reason.POISON: "the message failed repeatedly for the same reason",
+    Reason.REJECTED: "the consumer rejected the message: no retry can succeed",
+    Reason.EXPIRED: "its time to live ended before it was leased",
+    Reason.CORRUPT: "its stored bytes cannot be read, or are not those that were sent",
 }
 
 

@@ -188,13 +188,15 @@ class StatedLength:
         field = self.member or f"payload[{self.at}:{self.at + self.size}]"
         stated = self._stated_length(subject)
         if stated is None:
-            what = "is missing" if self.member and member_of(subject.header, self.member) is None else "says no length"
+            what = (
+                "is missing" if self.member and member_of(subject.header, self.member) is None else "states no length"
+            )
             return CheckProblem(field, what)
         real = len(subject.payload) - (self.at + self.size if self.counts == "rest" else 0)
         if abs(real - stated) <= stated * self.tolerance / 100:
             return None
         more = f", more than {self.tolerance:g} % away" if self.tolerance else ""
-        return CheckProblem(field, f"says {stated} bytes, there are {real}{more}")
+        return CheckProblem(field, f"states {stated} bytes, has {real}{more}")
 
     def _stated_length(self, subject: CheckedMessage) -> int | None:
         if self.member:
@@ -366,7 +368,7 @@ class Records:
     def _wrong(self, record: bytes, ending: bytes) -> CheckProblem | None:
         tail = record[self.length :]
         if tail and tail != ending:
-            return CheckProblem("", f"does not end as a record does: {tail.hex(' ')} stands there")
+            return CheckProblem("", f"has an invalid end of record: {tail.hex(' ')}")
         for column in self.columns:
             text = column.find_problem(record)
             if text:

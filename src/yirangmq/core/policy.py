@@ -96,7 +96,7 @@ def store_refusal(most: int, used: int | None) -> QuotaExceeded | None:
     if not most or used is None or used < most:
         return None
     return QuotaExceeded(
-        f"the store has {used >> 20} MiB in use, and this server allows {most >> 20}; consuming goes on, "
+        f"the store has {used >> 20} MiB in use, and this server allows {most >> 20}; consuming continues, "
         f"try again in {RETRY_AFTER:g} s"
     )
 
@@ -338,7 +338,7 @@ def _read_schedule(part: Fields) -> Schedule:
         raise BadPolicy(f"must be the name of a time zone, not {kind(timezone)}", field=part.name("timezone"))
     message = part.take("message", None)
     if message is None:
-        raise BadPolicy("is needed: what to publish", field=part.name("message"))
+        raise BadPolicy("is required: the payload to publish", field=part.name("message"))
     return Schedule(name, cron, timezone, message)
 
 

@@ -223,6 +223,14 @@ class MessageRunOperations(Protocol):
         new row of the first message."""
 
 
+CheckProgress = Callable[[str, int, int], None]
+"""Callback of a check: the phase, how much of it is done, and its total; 0 is an unknown one."""
+
+
+def no_progress(phase: str, done: int, total: int) -> None:
+    """Report nothing."""
+
+
 class Store(Protocol):
     """Store of messages: transactions, and maintenance."""
 
@@ -231,7 +239,7 @@ class Store(Protocol):
     def wait(self, timeout: float) -> None:
         """Sleep until another process may have changed something, or ``timeout`` seconds have passed."""
 
-    def check(self, *, repair: bool) -> Iterator[Finding]: ...
+    def check(self, *, repair: bool, progress: CheckProgress = no_progress) -> Iterator[Finding]: ...
 
     def durability(self) -> str: ...
 

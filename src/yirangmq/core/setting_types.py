@@ -50,8 +50,8 @@ def a_path(*words: str, default: str = "") -> Reader:
         if text in words or text.strip().lower() not in SWITCHES:
             return text
         expected = " or ".join(["must be a path", *map(repr, words)])
-        otherwise = f"leave it out for {default}, or " if default else ""
-        raise ValueError(f"{expected}, not {text!r}; {otherwise}say './{text}' if that is its name")
+        otherwise = f"omit it for {default}, or " if default else ""
+        raise ValueError(f"{expected}, not {text!r}; {otherwise}write './{text}' for a path of that name")
 
     return read
 

@@ -82,8 +82,7 @@ def check_new(batch: int, known: Sequence[int]) -> None:
     """Check a batch that is not in the ledger: it is new, unless it is older than the batches that the ledger keeps."""
     if known and batch < max(known) - KEPT_BATCHES:
         raise WrongState(
-            f"batch {batch} is older than the ledger remembers: the latest is {max(known)}, "
-            f"and {KEPT_BATCHES} are kept",
+            f"batch {batch} is older than the ledger: the latest is {max(known)}, and {KEPT_BATCHES} are kept",
             field="batch",
         )
 
@@ -98,4 +97,4 @@ def check_rows(stage: BatchStage, rows: int, checksum: int) -> None:
     if rows != stage.rows:
         raise BadInput(f"stage {stage.id!r} has {rows} rows, its task sent {stage.rows}", field="stages")
     if checksum != stage.checksum:
-        raise BadInput(f"stage {stage.id!r} does not hold what its task sent: the checksum differs", field="stages")
+        raise BadInput(f"stage {stage.id!r} differs from what its task sent: another checksum", field="stages")

@@ -107,7 +107,9 @@ def _split_patterns(wanted: Sequence[object]) -> tuple[frozenset[str], tuple[str
         elif PATTERN.fullmatch(one):
             patterns.add(one)
         else:
-            raise BadInput(f"{one[:60]!r} is no pattern; use '*', '?', '+' among the letters of a name", field="topics")
+            raise BadInput(
+                f"{one[:60]!r} is not a pattern; use '*', '?', '+' and the characters of a name", field="topics"
+            )
     if len(patterns) > MAX_PATTERNS:
         raise BadInput(f"at most {MAX_PATTERNS} patterns, not {len(patterns)}", field="topics")
     return frozenset(plain), tuple(sorted(patterns))

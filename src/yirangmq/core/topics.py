@@ -288,10 +288,10 @@ PUBLISHER_TRANSITIONS: dict[tuple[PublisherState | None, PublisherVerb], Publish
 }
 
 PUBLISHER_MEANING: dict[PublisherState, str] = {
-    PublisherState.STARTING: "the log is being opened, nobody is listened to yet",
+    PublisherState.STARTING: "the log is being opened; clients cannot connect yet",
     PublisherState.LISTENING: "clients can connect",
-    PublisherState.ONLINE: "records are taken and sent",
-    PublisherState.ERROR: "the log could not be opened or written; why stands beside it, and it is tried again",
+    PublisherState.ONLINE: "records are stored and sent",
+    PublisherState.ERROR: "the log could not be opened or written; the reason is shown, and the server tries again",
 }
 
 
@@ -344,13 +344,13 @@ SUBSCRIBER_TRANSITIONS: dict[tuple[SubscriberState | None, SubscriberVerb], Subs
 }
 
 SUBSCRIBER_MEANING: dict[SubscriberState, str] = {
-    SubscriberState.CONNECTED: "it follows nothing yet",
-    SubscriberState.RECOVERY_NEEDED: "it is behind; what is on its way must be read before the rest is "
-    "sent from the log",
-    SubscriberState.RECOVERING: "a recovery worker sends it what it missed",
-    SubscriberState.CATCHING_UP: "what it missed is sent; what came meanwhile follows, still from the log",
-    SubscriberState.ONLINE: "it is sent every record as soon as that is on disk",
-    SubscriberState.OFFLINE: "it is not connected; of a durable one the cursor is kept",
+    SubscriberState.CONNECTED: "the client has no subscription yet",
+    SubscriberState.RECOVERY_NEEDED: "the subscriber is behind; it must read the output in flight before it gets "
+    "the rest from the log",
+    SubscriberState.RECOVERING: "a catch-up worker sends the records that it missed",
+    SubscriberState.CATCHING_UP: "the missed records are sent; records published meanwhile follow, still from the log",
+    SubscriberState.ONLINE: "the subscriber gets each record as soon as the record is on disk",
+    SubscriberState.OFFLINE: "the subscriber is not connected; the cursor of a durable one is kept",
 }
 
 

@@ -144,9 +144,9 @@ def check_lease(message: Message | None, leases: int, consumer: str | None, now:
             f"lease {lease} is over: message {message.id} is {message.state} (attempt {message.attempt})"
         )
     if consumer is not None and consumer != message.consumer:
-        raise LeaseMismatch(f"lease {lease} belongs to consumer {message.consumer!r}, not {consumer!r}")
+        raise LeaseMismatch(f"lease {lease} is held by consumer {message.consumer!r}, not {consumer!r}")
     if message.due_at <= now:
-        raise LeaseExpired(f"lease {lease} lapsed {(now - message.due_at) / 1000:g} s ago")
+        raise LeaseExpired(f"lease {lease} expired {(now - message.due_at) / 1000:g} s ago")
     return message
 
 
@@ -275,7 +275,7 @@ def _expire_lease(message: Message, policy: QueuePolicy, now: int, place: int) -
     """Expire a lease or a claim: the message is ready again, or a dead letter if that was the last attempt."""
     repeats = message.repeats + 1 if message.reason == Reason.TIMEOUT else 1
     what = "the lease" if message.state is State.LEASED else "the claim"
-    text = f"{what} of attempt {message.attempt} lapsed"
+    text = f"{what} of attempt {message.attempt} expired"
     failure = MessageFailure(Reason.TIMEOUT, text, now, message.attempt, message.consumer)
     message = message._replace(reason=Reason.TIMEOUT, repeats=repeats, consumer="")
     poison = policy.retry.poison_after and repeats >= policy.retry.poison_after
@@ -347,7 +347,7 @@ def _next_state(state: State | None, verb: Verb) -> State:
 
 MQ_CONSUMER = "http:mq"
 """Consumer name of messages that are claimed by id: the HTTP queue's API has no consumer names."""
-FAILED_TEXT = "the consumer said that it failed"
+FAILED_TEXT = "the consumer reported a failure"
 NOT_YET_LEASED = (State.READY, State.DELAYED, State.HELD)
 FINISHED = (State.DONE, State.DROPPED)
 NO_SUCH_MESSAGE = "no such message"
@@ -408,7 +408,7 @@ def existing(message: Message | None) -> Message:
 def _active(message: Message | None) -> Message:
     found = existing(message)
     if found.state is not State.LEASED:
-        raise WrongState(f"message {found.id} is {found.state}, nobody is at work on it")
+        raise WrongState(f"message {found.id} is {found.state}, it is not leased")
     return found
 
 

@@ -68,9 +68,9 @@ def check_selection(filter: str, ids: Sequence[str] | None, *, all: bool) -> Non
     A forgotten or empty filter must not change every message."""
     is_selected = ids is not None or bool(filter.strip())
     if all and is_selected:
-        raise BadInput("together with filter or ids; give one of them", field="all")
+        raise BadInput("is given together with filter or ids; give only one", field="all")
     if not all and not is_selected:
-        raise BadInput("say which messages: a filter, ids, or all", field="filter")
+        raise BadInput("select messages by a filter, ids, or all", field="filter")
 
 
 def check_consumer(name: object, field: str = "consumerId") -> str:

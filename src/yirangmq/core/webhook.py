@@ -65,7 +65,7 @@ def _read_url(given: object, field: str) -> str:
     if parts.scheme not in ("http", "https") or not is_whole:
         raise BadPolicy("must begin with http:// or https:// and name a host", field=field)
     if parts.username is not None or parts.fragment:
-        raise BadPolicy("must hold neither a user nor a fragment; say who you are in headers", field=field)
+        raise BadPolicy("must contain neither a user nor a fragment; put credentials into headers", field=field)
     return given
 
 
@@ -87,7 +87,7 @@ def _read_headers(given: object, field: str) -> Mapping[str, str]:
         if not isinstance(name, str) or not TOKEN.fullmatch(name):
             raise BadPolicy("is not the name of a header", field=where)
         if name.lower() in RESERVED_HEADERS or name.lower().startswith("x-mq-"):
-            raise BadPolicy("is said by the server", field=where)
+            raise BadPolicy("is set by the server", field=where)
         if not isinstance(value, str) or not VALUE.fullmatch(value):
             raise BadPolicy("must be a text of at most 2000 plain characters", field=where)
         headers[name] = value
@@ -178,7 +178,7 @@ def read_networks(value: object) -> OutgoingNetworks:
         try:
             found.append(ip_network(part.strip() if isinstance(part, str) else ""))
         except ValueError:
-            raise ValueError(f"{part!r} is no address or network, such as 10.0.0.7 or 10.0.0.0/24") from None
+            raise ValueError(f"{part!r} is not an address or network, such as 10.0.0.7 or 10.0.0.0/24") from None
     return OutgoingNetworks(tuple(found))
 
 

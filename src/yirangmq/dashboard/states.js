@@ -1,16 +1,16 @@
 /* The states of a message, in the order of the table in core/states.py, and why messages fail (core/reasons.py). */
 
 export const STATES = {
-  draft: "has an id, not yet its content",
-  delayed: "waits for its time: a delay asked for, or the backoff after a failure",
-  held: "waits behind another message of its group",
-  ready: "may be taken, smallest priority first, then order of arrival",
-  claimed: "a consumer has its id, not yet its content",
+  draft: "has an id, and no content yet",
+  delayed: "not ready before a given time: the producer's delay, or the backoff after a failure",
+  held: "waits until an earlier message of its group is finished",
+  ready: "may be leased; smallest priority first, then order of arrival",
+  claimed: "a consumer has its id, and has not fetched its content yet",
   leased: "a consumer has it until the lease ends",
-  dead: "out of attempts or refused; kept with its reason among the dead letters",
-  parked: "set aside by an operator, or given up where dead letters are off; moves only by name",
+  dead: "failed finally: out of attempts, rejected, expired or invalid; kept as a dead letter with its reason",
+  parked: "set aside by an operator, or failed finally where dead letters are off; an operator decides",
   done: "acknowledged; kept as history if the queue keeps history",
-  dropped: "given up by hand, by age or by purge",
+  dropped: "removed without being processed: by a command, its time to live, a quota, retention or a purge",
 };
 
 export const KEPT = Object.keys(STATES).filter((state) => state !== "dropped");
@@ -19,12 +19,12 @@ export const KEPT = Object.keys(STATES).filter((state) => state !== "dropped");
 export const DROPPABLE = KEPT.filter((state) => state !== "done");
 
 export const REASONS = {
-  VALIDATION_ERROR: "the message does not fit its schema, or its envelope is broken",
-  HANDLER_ERROR: "the consumer said that its work failed",
-  TIMEOUT: "it took too long: its lease lapsed, or the consumer said so",
-  RETRY_LIMIT: "given up by count without a better reason",
-  POISON: "failed again and again for the same reason",
-  REJECTED: "the consumer said never to try again",
-  EXPIRED: "its time to live ran out before it was taken",
-  CORRUPT: "its stored bytes could not be read back, or are not those that were sent",
+  VALIDATION_ERROR: "the message does not match its schema, or its envelope is invalid",
+  HANDLER_ERROR: "the consumer reported that processing failed",
+  TIMEOUT: "processing took too long: the lease expired, or the consumer reported a timeout",
+  RETRY_LIMIT: "no attempts are left, and no other reason is known",
+  POISON: "the message failed repeatedly for the same reason",
+  REJECTED: "the consumer rejected the message: no retry can succeed",
+  EXPIRED: "its time to live ended before it was leased",
+  CORRUPT: "its stored bytes cannot be read, or are not those that were sent",
 };

@@ -71,7 +71,9 @@ def _start_hand_over(node: PairNode, why: EvidenceStep) -> None:
 def _check_peer(node: PairNode) -> None:
     peer, silence = node.failover_node.peer, node.failover_node.silence(node.now())
     if peer is None or silence > node.failover_node.pace.timeout or peer.status is not Status.RUNNING:
-        found = "was never heard" if peer is None else f"is {peer.status}, last heard {silence / 1000:.1f} s ago"
+        found = (
+            "has sent no heartbeat" if peer is None else f"is {peer.status}, last heartbeat {silence / 1000:.1f} s ago"
+        )
         raise WrongState(f"the peer {found}: there is no standby to hand over to", field="switch")
 
 

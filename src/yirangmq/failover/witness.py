@@ -88,8 +88,12 @@ class WitnessBackend(Protocol):
 
 
 def open_witness(url: str, watching: WitnessView, pace: FailoverTiming, now: Callable[[], int]) -> WitnessBackend:
+    """Open the witness of ``pair_witness``. Raise ``BadInput`` if it names a folder, where no record can be kept."""
     if url.startswith(FILE):
-        return FileWitness(Path(url.removeprefix(FILE)), watching, now)
+        path = Path(url.removeprefix(FILE))
+        if path.is_dir():
+            raise BadInput(f"{path} is a folder; name a file in it, such as {FILE}{path}/gateway", field="pair_witness")
+        return FileWitness(path, watching, now)
     from yirangmq.failover.witness_etcd import EtcdWitness
 
     return EtcdWitness(url, watching, pace, now)

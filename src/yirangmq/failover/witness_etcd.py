@@ -81,7 +81,7 @@ class EtcdWitness:
             found, after = self._watching.exchange(record, wish, term, self._now())
             if after is None or await self._write(etcd, kept.get(self._holder), after):
                 return found
-        raise Unavailable("the witness changed again and again")
+        raise Unavailable("the witness changed repeatedly")
 
     async def _write(self, etcd: Etcd, kept: Any, after: WitnessRecord) -> bool:
         """Write the record; return False if another node has written meanwhile."""

@@ -166,7 +166,9 @@ def _header(given: dict[str, Any], is_empty: bool) -> dict[str, Any]:
     """Return the header members of the envelope."""
     header: dict[str, Any] = _object(given.pop("mqmembers", None), "mqmembers")
     if not header.keys().isdisjoint(NOT_IN_HEADER):
-        raise BadInput(f"has a member that is none of a header: one of {', '.join(NOT_IN_HEADER)}", field="mqmembers")
+        raise BadInput(
+            f"has a member that is not allowed in a header: one of {', '.join(NOT_IN_HEADER)}", field="mqmembers"
+        )
     attributes = _object(given.pop("mqattributes", None), "mqattributes")
     event: dict[str, Any] = {}
     for name, value in given.items():

@@ -9,7 +9,7 @@ HTTP gives content as bytes and a media type; both are kept as given. The digest
 import base64
 import binascii
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
@@ -35,15 +35,17 @@ JSON_TYPE = "application/json"
 # -- new messages ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NewMessage:
-    """A message to publish. Only ``payload`` is required: bytes are stored unchanged, other values become JSON.
+    """A message to publish. Only ``payload`` is required, by name or as the first argument. Bytes are stored unchanged,
+    other values become JSON.
 
     ``delay`` and ``ttl`` are in seconds; None is no delay and no limit. ``priority`` 0 is first, None is last. Messages
     of one ``group`` are leased one at a time, in order. A message with a ``target`` is leased only to the consumer of
     that name."""
 
     payload: object
+    _: KW_ONLY
     id: str | None = None
     type: str | None = None
     version: int | None = None
@@ -103,7 +105,7 @@ def is_envelope(parts: Mapping[str, bytes] | None, read_as: str | None = None) -
         raise BadInput(f"must be one of {', '.join(READ_AS)}, not {str(read_as)[:60]!r}", field="as")
     has_payload = parts is not None and ("payload" in parts or "payloadBase64" in parts)
     if read_as == ENVELOPE and not has_payload:
-        raise BadInput("is no envelope: it is not an object with payload or payloadBase64", field="document")
+        raise BadInput("is not an envelope: it is not an object with payload or payloadBase64", field="document")
     if read_as is not None:
         return read_as == ENVELOPE
     return parts is not None and has_payload and "messageId" in parts
@@ -128,7 +130,10 @@ def read(
 
 def members_of(text: bytes) -> dict[str, bytes] | None:
     """Split the top level of a document into members with their raw text; None if it is not an object."""
-    return _named("document", members, text)
+    try:
+        return members(text)
+    except BadInput as error:
+        raise BadInput(str(error), field="document") from None
 
 
 def read_members(
@@ -148,7 +153,7 @@ def read_members(
     given = {key: _named(key, loads, raw) for key, raw in parts.items()}
     said = given.pop("queue", queue)
     if said != queue:
-        raise BadInput(f"the envelope says {said!r}, the call says {queue!r}", field="queue")
+        raise BadInput(f"is {said!r} in the envelope and {queue!r} in the call", field="queue")
     identifier = given.pop("messageId", None)
     checked = fallback_id if identifier is None else validation.check_id(identifier)
     return _checked(queue, checked, given, payload, is_json, now, delay, ttl)
@@ -215,7 +220,7 @@ def check_header_text(text: str) -> dict[str, Any]:
         raise BadInput(f"must be an object, not {kind(header)}", field="header")
     for name in NOT_IN_HEADER:
         if name in header:
-            raise BadInput(f"has the member {name}, which stands beside the header", field="header")
+            raise BadInput(f"has the member {name}, which may not be in the header", field="header")
     return header
 
 

@@ -109,7 +109,7 @@ def head_of(line: bytes) -> JournalLineHead:
     """Parse the leading members without decoding the rest of the line. Raise ``BadInput`` if it is not a record."""
     found = HEAD.match(line)
     if found is None:
-        raise BadInput(f"is no record of files by date: {line[:80]!r}")
+        raise BadInput(f"is not a record of files by date: {line[:80]!r}")
     kind, at, seq, queue, id = found.groups()
     state = STATE.match(line, found.end())
     return JournalLineHead(
@@ -122,7 +122,7 @@ def read(line: bytes) -> dict[str, Any]:
     head_of(line)
     value = loads(line)
     if not isinstance(value, dict):
-        raise BadInput("is no JSON object")
+        raise BadInput("is not a JSON object")
     return value
 
 

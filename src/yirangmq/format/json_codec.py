@@ -75,7 +75,7 @@ def _plain_members(data: bytes) -> dict[str, bytes] | None:
             if text[at : at + 1] == ",":
                 at = _skip(text, at + 1)
                 if text[at : at + 1] == "}":
-                    raise ValueError(f"a comma too many at character {at}")
+                    raise ValueError(f"unexpected comma at character {at}")
             elif text[at : at + 1] != "}":
                 raise ValueError(f"expected a comma or a brace at character {at}")
         if _skip(text, at + 1) != len(text):

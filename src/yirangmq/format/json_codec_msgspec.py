@@ -25,14 +25,15 @@ def dumps(value: Any) -> bytes:
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadInput(f"cannot be written as JSON: {error}") from None
     if b"null" in text and not _is_finite(value):
-        raise BadInput("cannot be written as JSON: it holds a number that is infinite or none")
+        raise BadInput("cannot be written as JSON: it contains a number that is infinite or NaN")
     return text
 
 
 def members(data: bytes) -> dict[str, bytes] | None:
     try:
         data.decode()  # msgspec skips raw members without checking that they are UTF-8
-        return {key: bytes(raw) for key, raw in _decode_members(data).items()}
+        found = _decode_members(data)
+        return dict(zip(found, map(bytes, found.values()), strict=True))
     except msgspec.ValidationError:
         loads(data)
         return None

@@ -186,7 +186,7 @@ def _check_references(references: _References, field: str, error: type[BadInput]
         draft = place.schema.get("$schema")
         if isinstance(draft, str) and draft.removesuffix("#") not in DRAFTS:
             raise BadInput(
-                f"{place.pointer[:200]}/$schema names no published draft; known are 4, 6, 7, 2019-09 and 2020-12",
+                f"{place.pointer[:200]}/$schema is not a published draft; known are 4, 6, 7, 2019-09 and 2020-12",
                 field=field,
             )
 
@@ -224,7 +224,7 @@ def _check_applied(references: _References, field: str, error: type[BadInput]) -
         if known[start] > MAX_APPLIED:
             raise error(
                 f"applies more than {MAX_APPLIED} subschemas to one value at {start[:200]}; "
-                "let definitions refer to each other less often",
+                "reduce references between definitions",
                 field=field,
             )
 

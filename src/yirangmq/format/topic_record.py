@@ -88,7 +88,7 @@ def _topic(named: str | None, default: str | None) -> str:
 def _payload(parts: Mapping[str, bytes]) -> bytes:
     if "payload" in parts:
         if "payloadBase64" in parts:
-            raise BadInput("stands beside payload; give one of them", field="payloadBase64")
+            raise BadInput("is given together with payload; give only one", field="payloadBase64")
         return parts["payload"].strip()
     return from_base64(parts["payloadBase64"])
 

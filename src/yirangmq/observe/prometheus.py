@@ -47,7 +47,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "yirangmq_extended_total": ("counter", "leases extended"),
     "yirangmq_lapsed_total": ("counter", "leases that expired without ack, nack or release"),
     "yirangmq_died_total": ("counter", "messages that became dead letters, by reason"),
-    "yirangmq_gone_total": ("counter", "messages dropped, by why: asked, expired, retention, quota, given_up"),
+    "yirangmq_gone_total": ("counter", "messages dropped, by reason: asked, expired, retention, quota, given_up"),
     "yirangmq_refused_total": ("counter", "messages rejected at publishing, by the code of the error"),
     "yirangmq_wait_seconds": ("histogram", "time from ready to leased"),
     "yirangmq_processing_seconds": ("histogram", "time from lease to ack"),
@@ -97,7 +97,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "yirangmq_pair_switches": ("gauge", "switches of this node in the last day"),
     "yirangmq_pair_heartbeats_total": (
         "counter",
-        "heartbeats since the start, by way: sent, heard (received), refused",
+        "heartbeats since the start, by kind: sent, heard (received), refused",
     ),
     # alerts
     "yirangmq_alerts_open": ("gauge", "open alerts, by level"),

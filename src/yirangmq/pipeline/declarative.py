@@ -354,7 +354,7 @@ def project_lock(folder: Path) -> Iterator[None]:
     state.mkdir(exist_ok=True)
     with (state / "lock").open("w") as lock:
         if not try_lock(lock.fileno()):
-            raise StoreBusy(f"another run of {folder.name} is going on", field="project")
+            raise StoreBusy(f"another run of {folder.name} is in progress", field="project")
         yield
 
 

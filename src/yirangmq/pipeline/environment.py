@@ -70,7 +70,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
     found = _packaged(environment)
     if found is not None:
         return found
-    why = "; ".join(tried) or "there is no Java"
+    why = "; ".join(tried) or "no Java was found"
     raise MissingExtra(
         f"{why}; install Java 17 or 21 (Debian and Ubuntu: apt-get install openjdk-17-jre-headless), "
         "or the runtime that comes as a package: pip install 'yirangmq[spark-jre]'"
@@ -150,7 +150,7 @@ def _package(name: str) -> EnvironmentCheck:
     least, below = PACKAGES[name], BELOW.get(name)
     if numbers < least or (below is not None and numbers >= below):
         wanted = f">={'.'.join(map(str, least))}" + (f",<{'.'.join(map(str, below))}" if below else "")
-        return EnvironmentCheck(name, False, f"{there}, and {wanted} is wanted")
+        return EnvironmentCheck(name, False, f"{there}, and {wanted} is needed")
     return EnvironmentCheck(name, True, there)
 
 

@@ -52,7 +52,7 @@ class DataAccess:
             return {"path": self.path}
         if not self.broker:
             also = ", or for topics --path FOLDER" if topics else ""
-            raise BadInput(f"say where the server is: --broker http://HOST:PORT{also}", field="broker")
+            raise BadInput(f"the address of the server is missing: --broker http://HOST:PORT{also}", field="broker")
         return {"broker": self.broker, **({"token": self.token} if self.token else {})}
 
 

@@ -70,7 +70,7 @@ def is_input_error(text: str) -> bool:
 
 
 def _ours(words: str, field: str | None) -> QueueError:
-    if "no longer kept" in words or "are gone" in words:
+    if "no longer kept" in words or "were removed" in words:
         return Retired(words)
     if "does not answer" in words:
         return Unavailable(words)

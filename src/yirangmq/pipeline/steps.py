@@ -102,7 +102,7 @@ def validate(frame: DataFrame, schema: Mapping[str, Any], *, column: str = "valu
     except ImportError:
         raise MissingExtra("checking against a schema needs jsonschema-rs; pip install 'yirangmq[schema]'") from None
     except ValueError as error:
-        raise BadInput(f"is no JSON Schema: {error}", field="schema") from None
+        raise BadInput(f"is not a JSON Schema: {error}", field="schema") from None
     complaints = F.udf(validator, ArrayType(StringType()), useArrow=True)
     found = complaints(F.col(column).cast("binary"))  # as binary: invalid UTF-8 would stop the task
     return frame.withColumn(ERRORS, F.array_distinct(F.concat(_errors(frame), found)))
@@ -212,7 +212,7 @@ def for_sink(frame: DataFrame, *, value: str = "value", columns: Sequence[str] |
     _need(frame, value)
     there = columns_of(frame) if columns is None else columns
     if there is None:
-        raise BadInput("name the columns there are; a pipeline's query function cannot see them", field="columns")
+        raise BadInput("name the existing columns; the query function of a pipeline cannot read them", field="columns")
     return frame.select(F.col(value).alias("value"), *(name for name in FOR_SINK if name in there))
 
 

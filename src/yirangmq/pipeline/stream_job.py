@@ -130,7 +130,7 @@ def start_query(rows: DataFrame, job: StreamJob, name: str) -> StreamingQuery:
         timed = writer.trigger(processingTime=job.trigger)
     except Exception as error:
         words = str(error).strip().splitlines()[0][:200]
-        raise BadInput(f"{job.trigger!r} is no length of time such as '1 second': {words}", field="trigger") from None
+        raise BadInput(f"{job.trigger!r} is not a duration such as '1 second': {words}", field="trigger") from None
     return timed.start()
 
 
@@ -159,7 +159,7 @@ def checkpoint_lock(checkpoint: Path) -> Iterator[None]:
     checkpoint.mkdir(parents=True, exist_ok=True)
     with (checkpoint / LOCK).open("w") as lock:
         if not try_lock(lock.fileno()):
-            raise StoreBusy(f"another query works with the checkpoint {checkpoint}", field="checkpoint")
+            raise StoreBusy(f"another query uses the checkpoint {checkpoint}", field="checkpoint")
         try:
             yield
         finally:

@@ -25,7 +25,7 @@ from hashlib import sha256
 from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from yirangmq.admin.health import StoreDisk
+from yirangmq.admin.health import FullStoreLatch, StoreDisk
 from yirangmq.admin.registry import MethodRegistry
 from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.core.access import ALLOWED, SCOPES, AccessGrant, Attributes
@@ -365,6 +365,7 @@ class ServerContext:
     """The rate limiter for wrong tokens, for protocols that have separate grants."""
     refused_clients: RefusedClients | None = None
     """Refused clients with names and addresses, if they are recorded."""
+    full_latch: FullStoreLatch | None = None
 
     def check_capacity(self) -> None:
         """Raise the error for a publisher if it cannot publish now.
@@ -373,6 +374,7 @@ class ServerContext:
         to another node."""
         if not self.committer.guard.accepts_new:
             raise self.committer.guard.refusal()
-        full = None if self.disk is None else self.disk.refusal()
+        disk = self.disk
+        full = None if disk is None else disk.full if disk.refuse is None else disk.refuse()
         if full is not None:
             raise full.with_traceback(None)  # the error object is reused: its traceback would grow with each refusal

@@ -191,12 +191,12 @@ def remove_stale_socket(path: Path, field: str = "socket") -> None:
     with contextlib.suppress(FileNotFoundError):
         try:
             if not stat.S_ISSOCK(path.lstat().st_mode):
-                raise BadInput(f"{path} is there and is no socket", field=field)
+                raise BadInput(f"{path} exists and is not a socket", field=field)
             path.unlink()
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise CannotListen(f"{path} cannot be looked at or removed: {error.strerror}", field=field) from error
+            raise CannotListen(f"{path} cannot be checked or removed: {error.strerror}", field=field) from error
 
 
 def sockets_of(server: asyncio.AbstractServer) -> Any:

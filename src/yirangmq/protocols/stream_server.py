@@ -172,6 +172,24 @@ class StreamServer:
         for connection in list(self.connections):
             connection.check(now)
 
+    def redirect(self, why: QueueError) -> None:
+        """Redirect the clients: another node is active now."""
+        for connection in list(self.connections):
+            connection.redirect(why)
+
+    def stop(self) -> None:
+        """Begin the drain: read no more requests, answer those in flight."""
+        for connection in list(self.connections):
+            connection.stop()
+
+    def send_goodbye(self) -> None:
+        for connection in list(self.connections):
+            connection.send_goodbye()
+
+    def abort(self) -> None:
+        for connection in list(self.connections):
+            connection.abort()
+
     def describe(self) -> list[dict[str, Any]]:
         now = asyncio.get_running_loop().time()
         return [connection.describe(now) for connection in self.connections]
@@ -365,7 +383,7 @@ class StreamConnection(asyncio.BufferedProtocol):
             session.refuse(TimedOut(f"{what} longer than {limits.frame_seconds:g} seconds", field="frame"))
         elif not session.is_waiting and now - self._received_at > limits.idle_seconds:
             self.server.count("idle")
-            session.refuse(TimedOut(f"nothing was heard for {limits.idle_seconds:g} seconds", field="idle"))
+            session.refuse(TimedOut(f"no data was received for {limits.idle_seconds:g} seconds", field="idle"))
 
     def describe(self, now: float) -> dict[str, Any]:
         return {

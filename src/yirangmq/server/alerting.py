@@ -9,30 +9,26 @@ facts of queues stay as they are, because the failure of the store is reported a
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from yirangmq.admin.health import FullStoreLatch, StoreDisk
 from yirangmq.admin.registry import MethodRegistry
 from yirangmq.alerts.monitor import AlertFile, AlertMethods, AlertMonitor
 from yirangmq.alerts.outbox import Outbox, create_channel
 from yirangmq.broker import queries
 from yirangmq.broker.event_buffer import EventBuffer
-from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.clock import SteadyClock
 from yirangmq.config.config import Config
 from yirangmq.core.alert_rules import CounterGrowth, DiskFacts, QueueFacts, ServerFacts, SlidingWindow, faults
 from yirangmq.core.alert_settings import AlertSettings
 from yirangmq.core.errors import QueueError
 from yirangmq.core.events import Event, GroupCommitted, MessagesDied
-from yirangmq.core.ports import Clock, Transaction
-from yirangmq.topics.publisher import Publisher
+from yirangmq.core.ports import Transaction
+from yirangmq.protocols.context import ServerContext
 from yirangmq.webhooks.webhooks import read_secret
-
-if TYPE_CHECKING:
-    from yirangmq.server.failover import ServerPairNode
 
 MINUTE_MS = 60_000
 QUEUES_PER_EVALUATION = 200
@@ -46,30 +42,25 @@ MAX_LOSSES = 10
 """Maximum number of losses of topic records that are remembered."""
 
 
-class AlertSources(NamedTuple):
-    committer: GroupCommitter
-    clock: Clock
-    disk: StoreDisk | None
-    refused: Callable[[], Mapping[str, int]]
-    """Returns the number of clients refused since the start, by reason."""
-    pair: "ServerPairNode | None"
-    full_latch: FullStoreLatch | None = None
-    topics: Publisher | None = None
+RefusalCounts = Callable[[], Mapping[str, int]]
+"""Return the number of clients refused since the start, by reason."""
+NodeFacts = Callable[[int], ServerFacts]
+"""Return the facts that a node of a pair adds, of the last so many ms."""
 
 
 class AlertService:
     """Alerting of a server: monitor, sinks and methods. Created on the loop's thread; from ``start`` to ``stop``."""
 
-    def __init__(self, config: Config, sources: AlertSources) -> None:
+    def __init__(self, config: Config, context: ServerContext, refused: RefusalCounts, node_facts: NodeFacts) -> None:
         settings, clock = config.alerts, SteadyClock()
         self._settings = settings
-        self._collector = AlertFactsCollector(sources, settings, clock)
+        self._collector = AlertFactsCollector(context, settings, clock, refused, node_facts)
         file = AlertFile(Path(config.alerts_folder))
         self._monitor = AlertMonitor(settings, file, config.node_name, self._collector.facts, clock)
         secret = partial(read_secret, Path(config.secrets_folder))
         for sink in settings.sinks:
             channel = create_channel(sink, secret, config.outgoing_networks)
-            outbox = Outbox(sink, channel, settings.give_up, self._monitor.sent, sources.clock.now_ms)
+            outbox = Outbox(sink, channel, settings.give_up, self._monitor.sent, context.clock.now_ms)
             self._monitor.add(outbox)
         self.calls = AlertMethods(self._monitor)
 
@@ -89,8 +80,17 @@ class AlertService:
 class AlertFactsCollector:
     """Collector of the facts that alert rules evaluate. Loop thread only."""
 
-    def __init__(self, sources: AlertSources, settings: AlertSettings, clock: SteadyClock) -> None:
-        self._sources = sources
+    def __init__(
+        self,
+        context: ServerContext,
+        settings: AlertSettings,
+        clock: SteadyClock,
+        refused: RefusalCounts,
+        node_facts: NodeFacts,
+    ) -> None:
+        self._context = context
+        self._refusal_counts = refused
+        self._node_facts = node_facts
         self._window = settings.window
         self._clock = clock
         self._commits = SlidingWindow(MINUTE_MS)
@@ -103,8 +103,8 @@ class AlertFactsCollector:
         self._clock_jumps: deque[tuple[int, int]] = deque(maxlen=MAX_CLOCK_JUMPS)
         self._rules = settings.rules
         self._losses: deque[tuple[int, str]] = deque(maxlen=MAX_LOSSES)
-        if sources.topics is not None:
-            sources.topics.loss_listeners.append(lambda why: self._losses.append((clock.now_ms(), why)))
+        if context.topics is not None:
+            context.topics.loss_listeners.append(lambda why: self._losses.append((clock.now_ms(), why)))
         self._rotation = queries.QueueRotation(QUEUES_PER_EVALUATION)
         self._faulty: dict[str, QueueFacts] = {}
         """Queues in which a rule found a fault when they were last read, the least recently read first."""
@@ -121,14 +121,11 @@ class AlertFactsCollector:
                 recent.add(self._clock.now_ms(), event.count)
 
     def facts(self, now: int) -> ServerFacts:
-        pair, full_latch, trouble = self._sources.pair, self._sources.full_latch, self._sources.committer.last_error
+        full_latch, trouble = self._context.full_latch, self._context.committer.last_error
         trouble = trouble or (None if full_latch is None else full_latch.refusal)
-        return ServerFacts(
+        return replace(
+            self._node_facts(self._window),
             queues=self._queues(now),
-            peer=None if pair is None else pair.peer_facts(),
-            inactive=None if pair is None else pair.inactive_facts(),
-            role_changes=() if pair is None else pair.role_changes(self._window),
-            switches=0 if pair is None else pair.node.failover_node.switches,
             disk=self._disk(),
             refused=self._recent_refusals(now),
             commit=self._commit_mean(now),
@@ -147,7 +144,7 @@ class AlertFactsCollector:
         """Return the facts of queues. A standby returns none: its messages wait until it becomes active.
 
         Of many queues, some are read in rotation, in addition to those with a fault or with recent deaths."""
-        if not self._sources.committer.guard.is_on:
+        if not self._context.committer.guard.is_on:
             self._faulty = {}
             return []
         died = {queue: round(recent.total(now)) for queue, recent in self._deaths.items()}
@@ -170,7 +167,7 @@ class AlertFactsCollector:
 
     def _read_rows(self, extra_queues: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         """Read the rows of queues. Return {} if the store refuses: that is a separate fault, and known facts stay."""
-        now = self._sources.clock.now_ms()
+        now = self._context.clock.now_ms()
 
         def work(transaction: Transaction) -> Mapping[str, Mapping[str, Any]]:
             names = dict.fromkeys([*extra_queues, *self._rotation.next(transaction)])
@@ -180,18 +177,18 @@ class AlertFactsCollector:
             return found
 
         try:
-            return self._sources.committer.read(work)
+            return self._context.committer.read(work)
         except QueueError:
             return {}
 
     def _disk(self) -> DiskFacts | None:
-        disk = self._sources.disk
+        disk = self._context.disk
         if disk is None or not disk.size:
             return None
         return DiskFacts(disk.free, disk.size, "" if disk.full is None else str(disk.full))
 
     def _recent_refusals(self, now: int) -> dict[str, int]:
-        for why, count in self._sources.refused().items():
+        for why, count in self._refusal_counts().items():
             self._refused.observe(now, why, count, since=0)
         return self._refused.all(now)
 

@@ -14,23 +14,29 @@ import os
 import secrets
 import socket
 import ssl
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
+from yirangmq.admin.health import publish_refusal
+from yirangmq.admin.registry import PagedMethods
 from yirangmq.broker.bulk import BulkOperations
 from yirangmq.broker.expiry_sweeper import check_unmarked
-from yirangmq.broker.group_commit import GroupCommitter
 from yirangmq.broker.group_commit_threads import ThreadedGroupCommitter
 from yirangmq.cluster.etcd.address import read_address
 from yirangmq.cluster.keys import InboxMessage
 from yirangmq.cluster.leadership import Leader
 from yirangmq.config.config import Config
+from yirangmq.core.alert_rules import ServerFacts
 from yirangmq.core.errors import NotActive, QueueError
-from yirangmq.core.ports import Clock, Store, Transaction
+from yirangmq.core.ports import Store
 from yirangmq.observe.logs import log, values
+from yirangmq.protocols.context import ServerContext
 from yirangmq.protocols.etcd_inbox import EtcdInbox
 from yirangmq.protocols.leader_proxy import LeaderAddress, LeaderProxy
+from yirangmq.server.components import Component, no_op
 from yirangmq.server.journal import log_repairs
+from yirangmq.server.lifecycle import Lifecycle
+from yirangmq.server.listeners import ServerListeners
 from yirangmq.stores.etcd.store import EtcdStore
 from yirangmq.stores.journal.store import JournaledStore
 
@@ -40,24 +46,9 @@ if TYPE_CHECKING:
 WILDCARD_HOSTS = ("0.0.0.0", "[::]")
 
 
-class ClusterNodeParts(NamedTuple):
-    """Parts of the server that a cluster node controls."""
-
-    committer: GroupCommitter
-    clock: Clock
-    start: Callable[[], None]
-    """Starts background work."""
-    stop: Callable[[], None]
-    redirect: Callable[[QueueError], None]
-    """Redirects the clients."""
-    release_stale_leases: Callable[[Transaction], None]
-    """Releases the leases that connections of a former leader held."""
-    publish_refusal: Callable[[], QueueError | None]
-    """Returns the reason for which publishing is refused, or None."""
-
-
 class ServerClusterNode:
-    """Cluster node of a server: ``core.active_guard.ActiveGuard`` and ``protocols.leader_proxy.LeadershipView``.
+    """Cluster node of a server: ``server.server.ServerNode``, ``core.active_guard.ActiveGuard`` and
+    ``protocols.leader_proxy.LeadershipView``.
 
     Created on the loop's thread. Only the callbacks of the store are called in the etcd thread."""
 
@@ -67,28 +58,40 @@ class ServerClusterNode:
         self._store = cast("EtcdStore", store.inner_store) if isinstance(store, JournaledStore) else store
         self._tls = tls
         self._loop = asyncio.get_running_loop()
+        self.add_role = None
         self._secret = secrets.token_urlsafe(24)
-        self._parts: ClusterNodeParts | None = None
         self._served_term = 0
         """Number of the leader term in which this node serves; 0 if it does not serve."""
-        self.proxy = LeaderProxy(self, self._secret)
+        self._proxy = LeaderProxy(self, self._secret)
+        self.guard = self._proxy.guard
 
-    def attach(self, parts: ClusterNodeParts) -> None:
-        self._parts = parts
-        parts.committer.guard = self
-        self._inbox = EtcdInbox(parts.committer, parts.clock, parts.publish_refusal)
+    def connect(
+        self, context: ServerContext, pages: PagedMethods, listeners: ServerListeners, lifecycle: Lifecycle
+    ) -> None:
+        self._committer = context.committer
+        self._clock = context.clock
+        self._listeners = listeners
+        self._components = lifecycle.components
+        context.committer.guard = self
+        self._inbox = EtcdInbox(context.committer, context.clock, partial(publish_refusal, context.disk))
         self._store.on_change = self._on_leadership_change
         self._store.on_inbox_messages = self._on_inbox_change
         self._store.probe_loop = self._loop.call_soon_threadsafe
 
-    async def open(self, addresses: list[str]) -> None:
+    async def open(self) -> None:
+        """The node joins the election when its listeners are open."""
+
+    async def run(self) -> None:
         self._store.check_not_dispatched()
-        forward = await self.proxy.listen(self._config.cluster_address, self._tls)
+        forward = await self._proxy.listen(self._config.cluster_address, self._tls)
         host, _, port = forward.rpartition(":")
         if host in WILDCARD_HOSTS:
             forward = f"{socket.gethostname()}:{port}"
-        me = Leader(self._config.node_name, forward, self._secret, self._pin(), tuple(addresses))
-        self._store.join_election(me)
+        addresses = tuple(self._listeners.addresses)
+        self._store.join_election(Leader(self._config.node_name, forward, self._secret, self._pin(), addresses))
+
+    async def prepare_stop(self) -> None:
+        """Another node is elected when this one has stopped."""
 
     def _pin(self) -> str:
         if not self._config.tls_cert:
@@ -98,9 +101,18 @@ class ServerClusterNode:
         first = text[text.index(ssl.PEM_HEADER) : text.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)]
         return hashlib.sha256(ssl.PEM_cert_to_DER_cert(first)).hexdigest()
 
+    def component(self) -> Component:
+        return Component("cluster", status="cluster", close=self.close, facts=self.facts, samples=self.samples)
+
     def close(self) -> None:
-        self._store.on_change = _ignore_change
-        self.proxy.close()
+        self._store.on_change = no_op
+        self._proxy.close()
+
+    def alert_facts(self, window: int) -> ServerFacts:
+        return ServerFacts()
+
+    def health_members(self) -> dict[str, Any]:
+        return {}
 
     def facts(self) -> dict[str, Any]:
         """Return the facts for ``status``."""
@@ -108,7 +120,7 @@ class ServerClusterNode:
         return {
             "leads": self.is_on,
             "leader": None if leader is None else leader.node,
-            "passedOn": len(self.proxy.connections),
+            "passedOn": len(self._proxy.connections),
             "full": round(self._store.quota.full, 3),
             "ignoredKeys": self._ignored_keys(),
         }
@@ -156,11 +168,10 @@ class ServerClusterNode:
             self._end_term()
         if number and not self._served_term:
             self._start_term(number)
-        self.proxy.on_change()
+        self._proxy.on_change()
 
     def _start_term(self, number: int) -> None:
-        assert self._parts is not None
-        committer = self._parts.committer
+        committer = self._committer
         committer.resume_time()
         try:
             store: Store = self._store
@@ -168,8 +179,8 @@ class ServerClusterNode:
                 store = self._journal
                 log_repairs(self._journal.begin_term())
             with store.transaction() as transaction:
-                self._parts.release_stale_leases(transaction)
-            BulkOperations(ThreadedGroupCommitter(store), committer.operations, self._parts.clock).adopt_defaults()
+                self._listeners.release_stale_leases(transaction)
+            BulkOperations(ThreadedGroupCommitter(store), committer.operations, self._clock).adopt_defaults()
             committer.read(check_unmarked)
         except QueueError as error:
             log.warning("server_activation_failed", extra=values(error=str(error)))
@@ -178,22 +189,17 @@ class ServerClusterNode:
         self._served_term = number
         log.info("server_activated", extra=values(node=self._config.node_name))
         committer.on_role_change()
-        self._parts.start()
+        self._components.start()
         self._inbox.on_inbox_messages([])
 
     def _end_term(self) -> None:
-        assert self._parts is not None
         self._served_term = 0
         self._inbox.clear()
         log.warning("server_deactivated", extra=values(node=self._config.node_name))
-        self._parts.stop()
-        self._parts.redirect(self.refusal())
+        self._components.pause()
+        self._listeners.redirect(self.refusal())
 
 
 def store_for(config: Config) -> EtcdStore:
     """Create the store. It does not join the election yet: the address of this node must be known first."""
     return EtcdStore(read_address(config.store_url, os.environ), Leader(config.node_name))
-
-
-def _ignore_change() -> None:
-    """Ignore changes after ``close``."""

@@ -17,10 +17,11 @@ since then are written to ``overlap-TERM.jsonl``, one JSON document a line. Both
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from datetime import UTC, datetime, tzinfo
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from yirangmq.admin.registry import Done, Given, MethodRegistry, PagedMethods, read_arguments
 from yirangmq.broker import export_import
@@ -30,23 +31,26 @@ from yirangmq.broker.store_time import resume
 from yirangmq.clock import SystemClock, TimeOrderedIds, zone_or_local
 from yirangmq.config.config import Config
 from yirangmq.config.settings import OFF
-from yirangmq.core.alert_rules import KEYS_DIFFER, InactiveFacts, PeerFacts, RoleChange
+from yirangmq.core.alert_rules import KEYS_DIFFER, InactiveFacts, PeerFacts, ServerFacts
 from yirangmq.core.errors import BadInput, NotActive, NotFound, QueueError, WrongState
 from yirangmq.core.failover import FailoverTiming, Role, Status
 from yirangmq.core.health import HealthReason, health_reason
-from yirangmq.core.ports import Clock, Transaction
+from yirangmq.core.ports import Transaction
 from yirangmq.failover.node import PairNode, PairSettings
 from yirangmq.failover.state_file import FailoverStateFolder
 from yirangmq.failover.switch import hand_over_before_stop, switch
 from yirangmq.format.json_codec import dumps
 from yirangmq.fsio.permissions import open_file
 from yirangmq.observe.logs import log, values
-from yirangmq.protocols.context import ServerIdentity
+from yirangmq.protocols.context import ServerContext, ServerIdentity
+from yirangmq.protocols.listen import unguarded
+from yirangmq.server.components import Component
+from yirangmq.server.lifecycle import Lifecycle, notify
+from yirangmq.server.listeners import ServerListeners
 from yirangmq.stores.journal.files import DEFAULT_FOLDER, JournalFiles
 from yirangmq.stores.journal.store import JournaledStore, read_position
 from yirangmq.stores.lock import Holder, StoreLock
 from yirangmq.stores.open import open_store
-from yirangmq.topics.publisher import Publisher
 from yirangmq.wire.heartbeat import MAX_TEXT
 
 if TYPE_CHECKING:
@@ -108,33 +112,13 @@ SWITCH_SECONDS = 60
 MAX_HISTORY = 100_000
 
 
-class PairNodeParts(NamedTuple):
-    """Parts of the server that a node of a pair controls."""
-
-    committer: GroupCommitter
-    pages: PagedMethods
-    clock: Clock
-    topics: Publisher | None
-    start: Callable[[], None]
-    """Starts background work."""
-    stop: Callable[[], None]
-    open: Callable[[], Coroutine[Any, Any, None]]
-    """Opens the listeners that only an active node has."""
-    redirect: Callable[[QueueError], None]
-    """Redirects the clients."""
-    finish_work: Callable[[], Coroutine[Any, Any, None]]
-    """Finishes work in progress, then treats leases as at a stop."""
-    addresses: Callable[[], list[str]]
-
-
 class ServerPairNode:
-    """Node of a failover pair: ``failover.node.Work``.
+    """Node of a failover pair: ``server.server.ServerNode``, and ``failover.node.ServerControl``.
 
     Created on the loop's thread, where everything runs; active from ``open`` to ``close``."""
 
-    def __init__(self, config: Config, key: str, parts: PairNodeParts) -> None:
+    def __init__(self, config: Config, key: str) -> None:
         self._config = config
-        self._parts = parts
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self.hands_over = config.pair_handover != OFF
@@ -142,18 +126,30 @@ class ServerPairNode:
         self._activations = 0
         """Number of times that this node became active."""
         self.node = PairNode(_settings(config, key), FailoverStateFolder(Path(config.pair_folder)), self)
-        parts.committer.guard = self.node
-        if parts.topics is not None:
-            parts.topics.guard = self.node
+        self.guard = unguarded
+
+    def connect(
+        self, context: ServerContext, pages: PagedMethods, listeners: ServerListeners, lifecycle: Lifecycle
+    ) -> None:
+        self._committer = context.committer
+        self._topics = context.topics
+        self._pages = pages
+        self._listeners = listeners
+        self._lifecycle = lifecycle
+        self._register_methods(context.methods)
+        context.committer.guard = self.node
+        if context.topics is not None:
+            context.topics.guard = self.node
 
     async def open(self) -> None:
         await self.node.open()
 
-    def run(self) -> None:
+    async def run(self) -> None:
         self.node.run()
 
     async def prepare_stop(self) -> None:
         """Hand over to the standby before an orderly stop. If that fails, the reason is logged and the stop goes on."""
+        notify("STOPPING=1")
         if self.node.failover_node.own.role is not Role.ACTIVE:
             return
         if not self.hands_over:
@@ -166,8 +162,16 @@ class ServerPairNode:
         except QueueError as error:
             log.warning("handover_skipped", extra=values(reason=str(error)))
 
-    def stop(self) -> None:
-        self.node.stop(Status.STOPPING)
+    def component(self) -> Component:
+        return Component(
+            "pair",
+            status="pair",
+            drain=partial(self.node.stop, Status.STOPPING),
+            close=self.close,
+            facts=self.facts,
+            samples=self.samples,
+            reasons=self.reasons,
+        )
 
     def close(self) -> None:
         self.node.stop(Status.STOPPED)
@@ -206,16 +210,18 @@ class ServerPairNode:
             failover_node.keys_differ(now),
         )
 
-    def inactive_facts(self) -> InactiveFacts:
-        """Return the facts for the alert about a pair without an active node."""
-        failover_node = self.node.failover_node
-        without_active = failover_node.time_without_active(self.node.now())
-        return InactiveFacts(without_active, failover_node.pace.takeover, self.node.inactive_reason())
+    def alert_facts(self, window: int) -> ServerFacts:
+        failover_node, now = self.node.failover_node, self.node.now()
+        without_active = failover_node.time_without_active(now)
+        return ServerFacts(
+            peer=self.peer_facts(),
+            inactive=InactiveFacts(without_active, failover_node.pace.takeover, self.node.inactive_reason()),
+            role_changes=[role_change for at, role_change in self.node.role_changes if at >= now - window],
+            switches=failover_node.switches,
+        )
 
-    def role_changes(self, window: int) -> list[RoleChange]:
-        """Return the role switches of the last ``window`` ms."""
-        first = self.node.now() - window
-        return [role_change for at, role_change in self.node.role_changes if at >= first]
+    def health_members(self) -> dict[str, Any]:
+        return {"pair": self.facts()}
 
     def reasons(self) -> list[HealthReason]:
         """Return the reasons for ``health``: the peer is silent, or has another key."""
@@ -246,11 +252,11 @@ class ServerPairNode:
             found["yirangmq_pair_link_delay_seconds"] = [({}, failover_node.delay / 1000)]
         return found
 
-    # -- failover.node.Work --------------------------------------------------------------------------------------------
+    # -- failover.node.ServerControl -----------------------------------------------------------------------------------
 
     def start_work(self) -> None:
-        self._parts.committer.on_role_change()
-        self._parts.start()
+        self._committer.on_role_change()
+        self._lifecycle.components.start()
         self._spawn(self._open_listeners())
 
     async def _open_listeners(self) -> None:
@@ -258,17 +264,17 @@ class ServerPairNode:
         self._activations = activation = self._activations + 1
         while self.node.failover_node.own.role is Role.ACTIVE and self._activations == activation:
             try:
-                await self._parts.open()
+                await self._listeners.open_for_active()
                 return
             except QueueError as error:
                 log.error("listener_open_failed", extra=values(error=str(error)))
             await asyncio.sleep(RETRY_SECONDS)
 
     def stop_work(self, refusal: NotActive) -> None:
-        self._parts.stop()
-        if self._parts.topics is not None:
-            self._parts.topics.dismiss(refusal)
-        self._parts.redirect(refusal)
+        self._lifecycle.components.pause()
+        if self._topics is not None:
+            self._topics.dismiss(refusal)
+        self._listeners.redirect(refusal)
 
     async def drain(self, seconds: float) -> dict[str, int]:
         until = self._loop.time() + seconds
@@ -280,15 +286,15 @@ class ServerPairNode:
                 last, changed_at = found, self._loop.time()
             elif self._loop.time() - changed_at > DRAIN_STALL_SECONDS:
                 break
-        self._parts.stop()
+        self._lifecycle.components.pause()
         try:
-            await self._parts.finish_work()
+            await self._lifecycle.finish_work()
         except QueueError as error:  # a store that fails is a reason to hand over, not to stay active
             log.warning("drain_failed", extra=values(error=str(error)))
         return {queue: count for queue, count in self._readable_backlog().items() if count}
 
     def _backlog(self) -> dict[str, int]:
-        return self._parts.committer.read(_backlog)
+        return self._committer.read(_backlog)
 
     def _readable_backlog(self) -> dict[str, int]:
         """Return the backlog; {} while the store cannot be read."""
@@ -303,7 +309,7 @@ class ServerPairNode:
     def addresses(self) -> str:
         if self._config.pair_address:
             return ", ".join(part.strip() for part in self._config.pair_address.split(","))
-        near = [one for one in self._parts.addresses() if one.startswith(("tcp:", "tls:", "http:", "https:"))]
+        near = [one for one in self._listeners.addresses if one.startswith(("tcp:", "tls:", "http:", "https:"))]
         while len(found := ", ".join(near)) > MAX_TEXT:
             near.pop()
         return found
@@ -320,11 +326,11 @@ class ServerPairNode:
                 self.node.memory.append_history("overlap", about | {"error": str(error)})
                 log.warning("overlap_report_failed", extra=values(error=str(error), **about))
 
-        self._parts.pages.start(lambda queues, given: overlap(queues, since_ms, file), {}, done)
+        self._pages.start(lambda queues, given: overlap(queues, since_ms, file), {}, done)
 
     # -- operator methods ----------------------------------------------------------------------------------------------
 
-    def register_calls(self, calls: MethodRegistry) -> None:
+    def _register_methods(self, calls: MethodRegistry) -> None:
         calls.add_entry("pair_status", self._status)
         calls.add_entry("pair_history", self._history)
         calls.add_entry("pair_switch", self._switch)
@@ -384,7 +390,7 @@ class ServerPairNode:
         def work(queues: Queues, _: Given) -> dict[str, Any]:
             return adopt(queues, url, here, node, dry_run=dry_run, zone=zone)
 
-        self._parts.pages.start(work, {}, on_done)
+        self._pages.start(work, {}, on_done)
 
 
 def _backlog(transaction: Transaction) -> dict[str, int]:

@@ -8,6 +8,7 @@ import contextlib
 from pathlib import Path
 
 from yirangmq.config.config import Config
+from yirangmq.core.errors import QueueError
 from yirangmq.protocols.context import ServerContext
 from yirangmq.protocols.feed import FeedServer, listen_feed_tcp, listen_feed_unix
 from yirangmq.protocols.listen import format_address, remove_stale_socket, sockets_of
@@ -16,7 +17,10 @@ from yirangmq.topics.publisher import Publisher
 
 
 class FeedListener:
-    """Listener of the feed protocol, from ``listen`` to ``close``. ``abort`` closes the connections that remain."""
+    """Listener of the feed protocol, from ``listen`` to ``close``."""
+
+    prefix = "feed "
+    is_active_only = False
 
     def __init__(self, config: Config, context: ServerContext, topics: Publisher, limits: StreamLimits) -> None:
         self._config = config
@@ -46,11 +50,5 @@ class FeedListener:
                 remove_stale_socket(self._path)
         self._servers.clear()
 
-    def close_connections(self) -> None:
-        """Flush and close the connections. The protocol has no goodbye."""
-        for connection in list(self.protocol_server.connections):
-            connection.close()
-
-    def abort(self) -> None:
-        for connection in list(self.protocol_server.connections):
-            connection.cut("stopping")
+    def redirect(self, why: QueueError) -> None:
+        """Subscribers stay connected. The publisher ends their subscriptions when the node stops being active."""

@@ -11,16 +11,17 @@ from time import monotonic
 
 from yirangmq.config.config import Config
 from yirangmq.core.access import AccessGrant
-from yirangmq.core.errors import NotAllowed
+from yirangmq.core.errors import NotAllowed, QueueError
 from yirangmq.protocols.context import ServerContext
 from yirangmq.protocols.http.auth import HttpAccess, OriginPolicy, RequestRateLimiter
-from yirangmq.protocols.http.connection import TokenDelays
+from yirangmq.protocols.http.context import TokenDelays
 from yirangmq.protocols.http.limits import HttpLimits
 from yirangmq.protocols.http.mq.api import PREFIXES, MqApi, MqSettings
 from yirangmq.protocols.http.router import MountedRoutes
 from yirangmq.protocols.http.server import HttpSocketServer, RequestCoalescer, listen_tcp, listen_unix
 from yirangmq.protocols.http.static import ServerRoutes, add_dashboard
 from yirangmq.protocols.http.v1.api import NativeApi
+from yirangmq.protocols.http.v1.endpoint import allow_all
 from yirangmq.protocols.listen import ListenerOptions, format_address, remove_stale_socket, sockets_of
 
 BURST_SECONDS = 2
@@ -38,16 +39,6 @@ def mounts(
     for prefix in PREFIXES:
         found.mount(prefix, document)
     return found
-
-
-def _terms(config: Config) -> MqSettings:
-    return MqSettings(config.mq_payload_limit, config.policy_defaults.set_body, config.mq_admin_password)
-
-
-def _rate(config: Config) -> RequestRateLimiter | None:
-    if not config.http_rate:
-        return None
-    return RequestRateLimiter(config.http_rate, config.http_burst or config.http_rate * BURST_SECONDS, monotonic)
 
 
 def _refusal_counter(context: ServerContext) -> Callable[[str, NotAllowed, str], None] | None:
@@ -78,17 +69,26 @@ def _limits(config: Config) -> HttpLimits:
 class HttpListener:
     """HTTP listener, from ``listen`` to ``close``."""
 
+    prefix = "http "
+    is_active_only = False
+
     def __init__(
         self, config: Config, context: ServerContext, grants: Iterable[AccessGrant], transport: ListenerOptions
     ) -> None:
-        guard = HttpAccess(grants, _rate(config), _refusal_counter(context), context.attempts)
+        burst = config.http_burst or config.http_rate * BURST_SECONDS
+        rate = RequestRateLimiter(config.http_rate, burst, monotonic) if config.http_rate else None
+        guard = HttpAccess(grants, rate, _refusal_counter(context), context.attempts)
         coalescer = RequestCoalescer(context.committer)
-        self._api = NativeApi(context, guard=guard.check, coalescer=coalescer)
+        self._api = NativeApi(context, guard=allow_all if guard.is_open else guard.check, coalescer=coalescer)
         admit = guard.admit if config.http_rate else None
         address = config.http_address
         self._policy = _policy(config, guard, context)
-        routes = mounts(context, guard, self._api, _terms(config), coalescer)
+        mq = MqSettings(config.mq_payload_limit, config.policy_defaults.set_body, config.mq_admin_password)
+        routes = mounts(context, guard, self._api, mq, coalescer)
         self.protocol_server = HttpSocketServer(routes, _limits(config), admit, self._policy)
+        self.protocol_server.flush_after(context.committer)
+        if context.topics is not None:
+            context.topics.after_commit.append(self.protocol_server.flush)
         if context.attempts is not None and (config.mq_admin_password or not guard.is_open):
             self.protocol_server.context.token_delays = TokenDelays(guard.delay, context.attempts.wait)
         self._address = Path(address).absolute() if isinstance(address, str) else address
@@ -109,10 +109,10 @@ class HttpListener:
         self._server = await listen_unix(self.protocol_server, self._address, self._mode, self._connection_guard)
         return [f"http+unix:{self._address}"]
 
-    def redirect(self) -> None:
+    def redirect(self, why: QueueError) -> None:
         """Answer long polls with no messages and end the connections: another node is active now."""
         self._api.redirect()
-        self.protocol_server.refuse_all()
+        self.protocol_server.send_goodbye()
 
     def close(self) -> None:
         """Stop accepting connections, and answer long polls with no messages."""

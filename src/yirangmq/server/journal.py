@@ -6,21 +6,23 @@ housekeeping as well. Both run in the thread of the paged calls. After an error 
 Opening the store repairs its journal (``stores.journal``), and each repair is logged. The methods are
 ``files_status``, ``files_check`` and ``files_housekeep``."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import tzinfo
 from pathlib import Path
 from typing import Any
 
-from yirangmq.admin.registry import Given, MethodRegistry, PagedMethods, read_arguments
+from yirangmq.admin.registry import Given, PagedMethods, read_arguments
 from yirangmq.broker.queues import Queues
 from yirangmq.clock import SystemClock, zone_or_local
 from yirangmq.config.config import Config
 from yirangmq.core.errors import QueueError
 from yirangmq.core.journal import ZoneHour, day_of, hour_of
-from yirangmq.core.ports import Clock, Finding, Store, Transaction
+from yirangmq.core.ports import Finding, Store, Transaction
 from yirangmq.format.journal_line import instant
 from yirangmq.format.json_codec import dumps
 from yirangmq.observe.logs import log, values
+from yirangmq.protocols.context import ServerContext
+from yirangmq.server.components import Component
 from yirangmq.stores.journal.files import JournalFiles
 from yirangmq.stores.journal.maintenance import JournalCheckResult, JournalRetention, check, housekeep
 from yirangmq.stores.journal.store import JournaledStore
@@ -49,43 +51,32 @@ def log_repairs(findings: Iterable[Finding]) -> None:
         log.warning("files_by_date_repaired", extra=values(kind=finding.kind, where=finding.where, text=finding.text))
 
 
-def build_day_files(
-    config: Config,
-    store: JournaledStore,
-    pages: PagedMethods,
-    clock: Clock,
-    calls: MethodRegistry,
-    leads: Callable[[], bool] | None,
-) -> "DayFilesMaintenance":
-    made = DayFilesMaintenance(config, store, pages, clock, leads)
-    calls.add_entry("files_status", lambda committer, given, done: done(made.facts(), None))
-    calls.add_paged(pages, "files_check", made.check)
-    calls.add_paged(pages, "files_housekeep", made.housekeep)
-    return made
+def day_files_component(
+    config: Config, store: JournaledStore, pages: PagedMethods, context: ServerContext
+) -> Component:
+    maintenance = DayFilesMaintenance(config, store, pages, context)
+    context.methods.add_entry("files_status", lambda committer, given, done: done(maintenance.facts(), None))
+    context.methods.add_paged(pages, "files_check", maintenance.check)
+    context.methods.add_paged(pages, "files_housekeep", maintenance.housekeep)
+    return Component("files by date", status="filesByDate", tick=maintenance.tick, facts=maintenance.facts)
 
 
 class DayFilesMaintenance:
     """Snapshots and retention of the files by date.
 
-    ``tick`` is called about once a second on the loop's thread; long work runs in the thread of the paged calls.
-    ``leads``: whether this node leads a store that several nodes share; None if it has the store for itself."""
+    ``tick`` is called about once a second on the loop's thread; long work runs in the thread of the paged calls. Of the
+    nodes of a cluster, the leader does it."""
 
-    def __init__(
-        self,
-        config: Config,
-        store: JournaledStore,
-        pages: PagedMethods,
-        clock: Clock,
-        leads: Callable[[], bool] | None = None,
-    ) -> None:
-        self._leads = leads
+    def __init__(self, config: Config, store: JournaledStore, pages: PagedMethods, context: ServerContext) -> None:
+        self._is_shared = config.is_clustered
+        self._committer = context.committer
         self._store = store
         self._files = store.files
         self._keep_days = config.files_by_date_days
         self._zone_name = config.files_by_date_zone
         self._node = config.node_name
         self._pages = pages
-        self._clock = clock
+        self._clock = context.clock
         self._zone = zone_of_days(config)
         self._snapshot_hour: ZoneHour | None = None
         self._last_housekeeping_day = ""
@@ -104,7 +95,7 @@ class DayFilesMaintenance:
     def tick(self) -> None:
         """Start a snapshot if the hour of the wall clock has changed, in either direction; also starts housekeeping
         if the day has changed."""
-        if self._leads is not None and not self._leads():
+        if self._is_shared and not self._committer.guard.is_on:
             return
         now = self._clock.wall_ms()
         if self._is_busy or 0 <= self._retry_at - now < RETRY_MS or hour_of(now, self._zone) == self._snapshot_hour:
@@ -141,7 +132,7 @@ class DayFilesMaintenance:
 
     def check(self, queues: Queues, given: Given) -> dict[str, Any]:
         read_arguments(given, lambda values: None)
-        return check_document(check(self._files.root, queues.read, is_shared=self._leads is not None))
+        return check_document(check(self._files.root, queues.read, is_shared=self._is_shared))
 
     def housekeep(self, queues: Queues, given: Given) -> dict[str, Any]:
         keep, dry_run = read_arguments(

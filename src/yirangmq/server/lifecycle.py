@@ -1,12 +1,14 @@
-"""Lifecycle of a server: watch for outside changes, supervisor notices, shutdown, one-second tick, status.
+"""Lifecycle of a server: watch for outside changes, supervisor notices, stop, leases, one-second tick, status.
 
 - The store listener is a thread that reports commits which other processes make to the same store. It waits on the
   store only while a consumer waits for messages, because it sees the server's own commits too.
 - Supervisor notices are systemd's datagrams to ``NOTIFY_SOCKET``; without that variable nothing is sent.
-- Shutdown stops listening, answers pending requests within ``stop_seconds``, and closes the connections. Leases that
-  were taken through this server are kept or released, according to the setting ``on_stop``. Messages of webhook calls
-  that do not end in time are released.
-- The tick checks connections, disk, metrics, files by date, store errors and the wall clock. It logs only changes.
+- At a stop the components drain within ``stop_seconds``, and the connections are closed. Leases that were taken
+  through this server are kept or released, according to the setting ``on_stop``. Messages of webhook calls that do not
+  end in time are released.
+- Leases are released page by page. A server runs each page in a commit of its own, so that other requests are served in
+  between; a new leader runs all of them in one transaction, before it serves.
+- The tick checks disk, store errors and the wall clock, and ticks the components. It logs only changes.
 - The status report collects the facts of ``status``, the server's own metrics, and the programs that may use it.
 
 Everything but the store listener belongs to the loop's thread."""
@@ -18,17 +20,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from yirangmq import __version__
-from yirangmq.admin.health import StoreDisk
-from yirangmq.admin.monitoring import ServerMonitor
-from yirangmq.admin.registry import Done, Given, PagedMethods, read_arguments
-from yirangmq.admin.topics import TopicMethods
-from yirangmq.broker.cron_scheduler import Scheduler
+from yirangmq.admin.queue_lists import Slices, run_slices
+from yirangmq.admin.registry import Done, Given, read_arguments
 from yirangmq.broker.group_commit import GroupCommitter
+from yirangmq.broker.operations import QueueOperations
 from yirangmq.broker.queries import some_with_leases
 from yirangmq.broker.settle import Leases
 from yirangmq.config.config import Config
@@ -40,18 +39,12 @@ from yirangmq.core.states import State
 from yirangmq.observe.event_loop import LoopWatchdog
 from yirangmq.observe.logs import log, values
 from yirangmq.observe.metrics import resident_bytes
-from yirangmq.protocols.context import RefusedClients, ServerContext
-from yirangmq.server.alerting import AlertService
+from yirangmq.protocols.context import ServerContext
+from yirangmq.server.components import Components
 from yirangmq.server.listeners import ServerListeners
-from yirangmq.server.topics import ServerBridges
-from yirangmq.topics.publisher import Publisher
-from yirangmq.webhooks.webhooks import Webhooks
 
 if TYPE_CHECKING:
     from yirangmq.observe.prometheus import MetricValue
-    from yirangmq.server.cluster import ServerClusterNode
-    from yirangmq.server.failover import ServerPairNode
-    from yirangmq.server.journal import DayFilesMaintenance
 
 
 # -- store listener ----------------------------------------------------------------------------------------------------
@@ -63,7 +56,7 @@ PAUSE_SECONDS = 0.02
 
 
 class StoreListener:
-    """Store listener: calls ``on_change`` from a separate thread when the store may have changed.
+    """Store listener: calls ``on_change`` from a separate thread, from ``start`` on, when the store may have changed.
 
     It waits on the store only while ``is_awaited`` returns True (a consumer waits for messages), because the server's
     own commits wake it too."""
@@ -74,6 +67,8 @@ class StoreListener:
         self._is_awaited = is_awaited
         self._stop_event = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="listener", daemon=True)
+
+    def start(self) -> None:
         self._thread.start()
 
     def _listen(self) -> None:
@@ -89,7 +84,8 @@ class StoreListener:
     def stop(self) -> None:
         """Stop listening. Returns when the thread has ended, at most after ``WAIT_SECONDS``."""
         self._stop_event.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
 
 
 # -- supervisor notices ------------------------------------------------------------------------------------------------
@@ -108,135 +104,119 @@ def notify(text: str) -> None:
         pass
 
 
-# -- parts of a server -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerParts:
-    """Parts of a server that its lifecycle works on."""
-
-    config: Config
-    store: Store
-    started: float
-    """Start of the server on the monotonic clock, in seconds."""
-    committer: GroupCommitter
-    pages: PagedMethods
-    scheduler: Scheduler
-    monitoring: ServerMonitor
-    topics: Publisher | None
-    topic_calls: TopicMethods
-    bridges: ServerBridges
-    webhooks: Webhooks
-    refusals: RefusedClients
-    context: ServerContext
-    listeners: ServerListeners
-    alerting: AlertService
-    disk: StoreDisk | None
-    """None if the store is not on a disk."""
-    pair: "ServerPairNode | None"
-    cluster: "ServerClusterNode | None"
-    day_files: "DayFilesMaintenance | None"
-    watchdog: LoopWatchdog
-
-
-# -- shutdown ----------------------------------------------------------------------------------------------------------
+# -- release of leases -------------------------------------------------------------------------------------------------
 
 LEASES_PER_PAGE = 500
-WEBHOOK_ABORT_SECONDS = 1.0
-"""Time limit for releasing the messages of unfinished webhook calls."""
+IsOurs = Callable[[str], bool]
+"""Return True if the leases of this consumer are released."""
+
+
+def release_leases(operations: QueueOperations, is_ours: IsOurs, *, in_place: bool = False) -> Slices:
+    """Release the leases. Return their number. ``in_place``: the messages keep their place in the queue."""
+    total, after, is_first_page = 0, "", True
+    while after or is_first_page:
+        queues, after = yield partial(some_with_leases, after=after)
+        is_first_page = False
+        for queue in queues:
+            cursor, is_first = "", True
+            while cursor or is_first:
+                count, cursor = yield partial(_release_page, operations, is_ours, in_place, queue, cursor)
+                total, is_first = total + count, False
+    return total
+
+
+def _release_page(
+    operations: QueueOperations, is_ours: IsOurs, in_place: bool, queue: str, cursor: str, transaction: Transaction
+) -> tuple[int, str]:
+    page = transaction.scan(queue, State.LEASED, LEASES_PER_PAGE, cursor)
+    ours = [lease_id(message) for message in page.messages if is_ours(message.consumer)]
+    errors = operations.release(transaction, Leases(ours), None, in_place=in_place)
+    return errors.count(None), page.cursor
+
+
+async def run_in_commits(committer: GroupCommitter, steps: Slices) -> Any:
+    """Run each step in a commit of its own. Return the value of the steps."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(value: Any, error: QueueError | None) -> None:
+        if not future.done():
+            future.set_exception(error) if error is not None else future.set_result(value)
+
+    run_slices(committer, steps, done)
+    return await future
+
+
+def run_in_transaction(transaction: Transaction, steps: Slices) -> Any:
+    """Run all steps in one transaction. Return the value of the steps."""
+    found: Any = None
+    while True:
+        try:
+            work = steps.send(found)
+        except StopIteration as end:
+            return end.value
+        found = None if work is None else work(transaction)
+
+
+# -- start and stop ----------------------------------------------------------------------------------------------------
+
+ABORT_SECONDS = 1.0
+"""Time limit for work that is aborted, such as releasing the messages of unfinished webhook calls."""
 DRAIN_POLL_SECONDS = 0.005
 """Poll interval of a stopping server, which waits until its work is done."""
 
 
-class Shutdown:
-    """Shutdown of a server. Created on the loop's thread."""
+class Lifecycle:
+    """Lifecycle of a server: how its components drain when it stops or hands over. Created on the loop's thread."""
 
-    def __init__(self, parts: ServerParts) -> None:
-        self._parts = parts
+    def __init__(
+        self, config: Config, context: ServerContext, listeners: ServerListeners, components: Components
+    ) -> None:
+        self.components = components
+        self._context = context
+        self._listeners = listeners
+        self._stop_seconds = config.stop_seconds
+        self._on_stop = config.on_stop
         self._loop = asyncio.get_running_loop()
 
     async def finish_work(self) -> None:
         """Finish work in progress, within ``stop_seconds``. Release leases if ``on_stop`` is ``release``."""
-        parts = self._parts
-        deadline = self._loop.time() + parts.config.stop_seconds
-        await self._wait_until(
-            lambda: parts.committer.is_idle and parts.webhooks.is_idle and parts.bridges.is_idle, deadline
-        )
-        await self._abort_webhooks()
-        if parts.config.on_stop == "release":
-            log.info("leases_released", extra=values(leases=await self._release_leases()))
+        committer, components = self._context.committer, self.components
+        deadline = self._loop.time() + self._stop_seconds
+        await self._wait_until(lambda: committer.is_idle and components.is_work_idle, deadline)
+        await self._abort_work()
+        await self._treat_leases()
 
     async def drain(self) -> None:
         """Stop accepting connections and requests, answer all pending requests, then close the connections."""
         notify("STOPPING=1")
-        parts, listeners = self._parts, self._parts.listeners
-        if parts.pair is not None:
-            parts.pair.stop()
-        parts.scheduler.stop()
-        log.info("server_stopping", extra=values(clients=listeners.clients, leases=parts.config.on_stop))
-        listeners.close()
-        listeners.stop()
-        parts.pages.stop()
-        parts.webhooks.stop()
-        parts.bridges.drain()
-        if parts.topics is not None:
-            parts.topics.stop()
-        deadline = self._loop.time() + parts.config.stop_seconds
-        await self._wait_until(lambda: self._is_idle and parts.webhooks.is_idle, deadline)
-        await self._abort_webhooks()
-        if parts.config.on_stop == "release" and parts.committer.guard.is_on:
-            log.info("leases_released", extra=values(leases=await self._release_leases()))
+        listeners = self._listeners
+        log.info("server_stopping", extra=values(clients=listeners.clients, leases=self._on_stop))
+        self.components.drain()
+        deadline = self._loop.time() + self._stop_seconds
+        await self._wait_until(lambda: self.components.is_idle, deadline)
+        await self._abort_work()
+        if self._context.committer.guard.is_on:
+            await self._treat_leases()
         listeners.send_goodbye()
         await self._wait_until(lambda: not listeners.clients, deadline)
         listeners.abort()
         await asyncio.sleep(0)  # runs the callbacks of the aborted connections
 
-    @property
-    def _is_idle(self) -> bool:
-        """True if every request is answered."""
-        parts = self._parts
-        topics_idle = parts.topics is None or parts.topics.is_idle
-        return parts.committer.is_idle and parts.pages.is_idle and topics_idle and parts.bridges.is_idle
-
-    async def _abort_webhooks(self) -> None:
-        """Abort webhook calls in flight, and wait until their messages are released."""
-        webhooks = self._parts.webhooks
-        if not webhooks.is_idle:
-            webhooks.abort()
-            await self._wait_until(
-                lambda: self._is_idle and webhooks.is_idle, self._loop.time() + WEBHOOK_ABORT_SECONDS
-            )
+    async def _abort_work(self) -> None:
+        """Abort calls in flight, and wait until their messages are released."""
+        if self.components.abort():
+            await self._wait_until(lambda: self.components.is_idle, self._loop.time() + ABORT_SECONDS)
 
     async def _wait_until(self, is_done: Callable[[], bool], deadline: float) -> None:
         while not is_done() and self._loop.time() < deadline:  # noqa: ASYNC110  (several parts, none of which signals it)
             await asyncio.sleep(DRAIN_POLL_SECONDS)
 
-    async def _release_leases(self) -> int:
-        """Release the leases that were taken through this server, page by page. Return their number."""
-        total = 0
-        after, is_first_page = "", True
-        while after or is_first_page:
-            queues, after = await self._submit(partial(some_with_leases, after=after))
-            is_first_page = False
-            for queue in queues:
-                cursor, is_first = "", True
-                while cursor or is_first:
-                    count, cursor = await self._submit(partial(self._release_page, queue=queue, cursor=cursor))
-                    total, is_first = total + count, False
-        return total
-
-    def _release_page(self, transaction: Transaction, queue: str, cursor: str) -> tuple[int, str]:
-        page = transaction.scan(queue, State.LEASED, LEASES_PER_PAGE, cursor)
-        ours = [lease_id(message) for message in page.messages if message.consumer in self._parts.context.consumers]
-        errors = self._parts.committer.operations.release(transaction, Leases(ours), None)
-        return errors.count(None), page.cursor
-
-    async def _submit(self, work: Callable[[Transaction], Any]) -> Any:
-        future: asyncio.Future[Any] = self._loop.create_future()
-        self._parts.committer.submit(
-            work, lambda value, error: future.set_exception(error) if error else future.set_result(value)
-        )
-        return await future
+    async def _treat_leases(self) -> None:
+        """Release the leases that were taken through this server, page by page, unless ``on_stop`` keeps them."""
+        if self._on_stop != "release":
+            return
+        steps = release_leases(self._context.committer.operations, self._context.consumers.__contains__)
+        log.info("leases_released", extra=values(leases=await run_in_commits(self._context.committer, steps)))
 
 
 # -- one-second tick ---------------------------------------------------------------------------------------------------
@@ -245,54 +225,49 @@ TICK_SECONDS = 1.0
 
 
 class ServerTick:
-    """One-second tick, from ``begin`` until ``stopping`` is set. Created on the loop's thread."""
+    """One-second tick: ticks of the components, and checks of disk, store and clock. Created on the loop's thread."""
 
-    def __init__(self, parts: ServerParts, stopping: asyncio.Event) -> None:
-        self._parts = parts
-        self._stopping = stopping
+    def __init__(self, context: ServerContext, components: Components, watchdog: LoopWatchdog) -> None:
+        self._context = context
+        self._components = components
+        self._watchdog = watchdog
         self._loop = asyncio.get_running_loop()
-        self._disconnect_counts: dict[str, int] = {}
         self._reported_error = ""
-        self._ahead = parts.context.clock.ahead_ms()
+        self._ahead = context.clock.ahead_ms()
         self._next_tick_at: float | None = None
+        self._is_stopped = False
 
-    def tick(self) -> None:
-        if self._stopping.is_set():
+    def start(self) -> None:
+        """Tick now, and then every second until ``stop``."""
+        if self._is_stopped:
             return
         now = self._loop.time()
         if self._next_tick_at is not None:
-            self._parts.watchdog.observe_delay(now - self._next_tick_at)
+            self._watchdog.observe_delay(now - self._next_tick_at)
         self._next_tick_at = now + TICK_SECONDS
-        self._loop.call_later(TICK_SECONDS, self.tick)
+        self._loop.call_later(TICK_SECONDS, self.start)
         notify("WATCHDOG=1")
-        parts = self._parts
-        parts.listeners.check_timeouts(self._loop.time())
         self._check_disk()
-        parts.monitoring.tick(parts.committer)
-        if parts.day_files is not None:
-            parts.day_files.tick()
-        self._check_clients()
+        self._components.tick()
         self._check_store()
         self._check_clock()
 
+    def stop(self) -> None:
+        self._is_stopped = True
+
     def _check_clock(self) -> None:
         """If the wall clock was set, renew the record of store time. Store time continues without a jump."""
-        clock = self._parts.context.clock
+        clock = self._context.clock
         clock.now_ms()  # compares wall clock and monotonic clock
         ahead = clock.ahead_ms()
         if ahead != self._ahead:
             set_by, self._ahead = ahead - self._ahead, ahead
-            self._parts.committer.operations.store_time.renew()
+            self._context.committer.operations.store_time.renew()
             log.warning("clock_set", extra=values(set_by_seconds=set_by / 1000, ahead_seconds=ahead / 1000))
 
-    def _check_clients(self) -> None:
-        disconnect_counts = self._parts.listeners.disconnect_counts()
-        if disconnect_counts != self._disconnect_counts:
-            self._disconnect_counts = disconnect_counts
-            log.warning("clients_disconnected", extra=values(since_start=disconnect_counts))
-
     def _check_store(self) -> None:
-        trouble = "" if self._parts.committer.last_error is None else str(self._parts.committer.last_error)
+        last_error = self._context.committer.last_error
+        trouble = "" if last_error is None else str(last_error)
         if trouble == self._reported_error:
             return
         self._reported_error = trouble
@@ -302,7 +277,7 @@ class ServerTick:
             log.info("store_commit_recovered")
 
     def _check_disk(self) -> None:
-        disk = self._parts.disk
+        disk = self._context.disk
         if disk is None:
             return
         was_full = disk.full is not None
@@ -318,81 +293,61 @@ class ServerTick:
 
 # -- status report and metrics -----------------------------------------------------------------------------------------
 
+MEMBERS = (
+    "server", "node", "store", "durability", "addresses", "uptimeSec", "connections", "accepted", "sentAway", "topics",
+    "pair", "cluster", "bridges", "filesByDate", "alerts", "stomp",
+)  # fmt: skip
+"""Members of ``status`` in their order. A member is null if its component is not there."""
+
 
 class StatusReport:
     """Status report and metrics of a server."""
 
-    def __init__(self, parts: ServerParts) -> None:
-        self._parts = parts
+    def __init__(self, config: Config, context: ServerContext, components: Components, watchdog: LoopWatchdog) -> None:
+        self._config = config
+        self._context = context
+        self._components = components
+        self._watchdog = watchdog
+        self._started = time.monotonic()
 
     def facts(self) -> dict[str, Any]:
-        parts, listeners = self._parts, self._parts.listeners
-        return {
-            "server": f"yirangmq {__version__}",
-            "node": parts.config.node_name,
-            "store": parts.config.store_url,
-            "durability": parts.store.durability(),
-            "addresses": listeners.addresses,
+        identity = self._context.identity
+        found = {
+            "server": identity.server,
+            "node": identity.node,
+            "store": self._config.store_url,
+            "durability": identity.durability,
             "uptimeSec": self._uptime(),
-            "connections": listeners.clients,
-            "accepted": listeners.accepted,
-            "sentAway": listeners.disconnect_counts(),
-            "topics": parts.topic_calls.facts(),
-            "pair": None if parts.pair is None else parts.pair.facts(),
-            "cluster": None if parts.cluster is None else parts.cluster.facts(),
-            "bridges": parts.bridges.calls.facts(),
-            "filesByDate": None if parts.day_files is None else parts.day_files.facts(),
-            "alerts": parts.alerting.calls.facts(),
-            "stomp": None if listeners.stomp is None else listeners.stomp.describe(),
+            **self._components.facts(),
         }
+        return {name: found.get(name) for name in MEMBERS}
 
     def programs(self, committer: GroupCommitter, given: Given, done: Done) -> None:
         """Report the programs that may connect, their routes, and the clients that were refused."""
         read_arguments(given, lambda values: None)
-        rows = show_programs(self._parts.config.programs, self._parts.config.routes)
-        done({"programs": rows, "refused": self._parts.refusals.document()}, None)
+        rows = show_programs(self._config.programs, self._config.routes)
+        refused_clients = self._context.refused_clients
+        done({"programs": rows, "refused": None if refused_clients is None else refused_clients.document()}, None)
 
     def samples(self) -> "dict[str, MetricValue]":
-        """Return the metrics of the server and of its parts."""
-        parts = self._parts
-        found = self._server_samples() | self._gauge_samples()
-        for calls in (parts.topic_calls, parts.bridges.calls, parts.alerting.calls):
-            found |= calls.samples()
-        for part in (parts.listeners.stomp, parts.pair, parts.cluster):
-            found |= {} if part is None else part.samples()
-        return found
+        """Return the metrics of the server and of its components."""
+        return self._server_samples() | self._gauge_samples() | self._components.samples()
 
     def _server_samples(self) -> "dict[str, MetricValue]":
-        parts, listeners = self._parts, self._parts.listeners
-        labels = {
-            "version": __version__,
-            "node": parts.config.node_name,
-            "durability": parts.store.durability(),
-        }
+        identity = self._context.identity
+        totals = self._context.committer.operations.event_buffer.deliveries.totals
         return {
-            "yirangmq_loop_stall_seconds": parts.watchdog.delays,
-            "yirangmq_connections": [({}, listeners.clients)],
-            "yirangmq_connections_total": [({}, listeners.accepted)],
-            "yirangmq_sent_away_total": [
-                ({"reason": why}, n) for why, n in sorted(listeners.disconnect_counts().items())
-            ],
-            "yirangmq_clients_refused_total": [
-                ({"door": protocol, "reason": why}, n) for (protocol, why), n in sorted(parts.refusals.counts.items())
-            ],
-            "yirangmq_delayed_attempts_total": [
-                ({}, 0 if parts.context.attempts is None else parts.context.attempts.delayed)
-            ],
+            "yirangmq_loop_stall_seconds": self._watchdog.delays,
             "yirangmq_deliveries_total": [
-                ({"queue": queue, "status": status}, n)
-                for (queue, status), n in sorted(parts.committer.operations.event_buffer.deliveries.totals.items())
+                ({"queue": queue, "status": status}, n) for (queue, status), n in sorted(totals.items())
             ],
             "yirangmq_uptime_seconds": [({}, self._uptime())],
-            "yirangmq_info": [(labels, 1)],
+            "yirangmq_info": [({"version": __version__, "node": identity.node, "durability": identity.durability}, 1)],
         }
 
     def _gauge_samples(self) -> "dict[str, MetricValue]":
         """Return the measured metrics. Those that are not available are left out."""
-        disk = self._parts.disk
+        disk = self._context.disk
         measured = {
             "yirangmq_resident_memory_bytes": resident_bytes(),
             "yirangmq_disk_free_bytes": None if disk is None else disk.free,
@@ -401,4 +356,4 @@ class StatusReport:
         return {name: [({}, value)] for name, value in measured.items() if value is not None}
 
     def _uptime(self) -> float:
-        return round(time.monotonic() - self._parts.started, 3)
+        return round(time.monotonic() - self._started, 3)

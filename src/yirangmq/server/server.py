@@ -1,9 +1,8 @@
-"""Server: builds the parts, wires them together, runs them and closes them; file access checks for ``health``.
+"""Server: builds the parts, connects them, runs them and closes them; file access checks for ``health``.
 
-Order of the start: store time, changed defaults and a first sweep; the topic log and its bridges; the listeners; then
-background work. A standby or a follower starts background work only when it becomes active or leader. Closing runs
-every step even if an earlier one fails, because a lock that stays held would keep the next server out. Pair, cluster
-and files by date are imported only where they are configured.
+Order of the start: store time, changed defaults and a first sweep; then the components, in the order in which
+``Daemon._build_components`` lists them. A standby or a follower starts the work of the active node only when it becomes
+active or leader. Pair, cluster and files by date are imported only where they are configured.
 
 The file access checks report files and folders that other users of the machine can reach. Files inside the data folder
 are protected by the mode of that folder, so their own modes do not matter. ``fsio.permissions`` judges the modes."""
@@ -13,15 +12,14 @@ import os
 import ssl
 import stat
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from yirangmq import __version__
-from yirangmq.admin.health import FullStoreLatch, ServerHealth, StoreDisk
+from yirangmq.admin.health import FullStoreLatch, ServerHealth, StoreDisk, publish_refusal
 from yirangmq.admin.monitoring import ServerMonitor
 from yirangmq.admin.registry import MethodRegistry, PagedMethods, ServerSources
 from yirangmq.admin.topics import TopicMethods
@@ -35,28 +33,27 @@ from yirangmq.clock import SystemClock, TimeOrderedIds, processors, yield_proces
 from yirangmq.config.config import Config
 from yirangmq.config.settings import OFF
 from yirangmq.core.access import AccessGrant
+from yirangmq.core.alert_rules import ServerFacts
 from yirangmq.core.consumer_registry import MemoryConsumerRegistry
-from yirangmq.core.errors import QueueError
 from yirangmq.core.events import TraceStep
 from yirangmq.core.health import HealthReason, health_reason
-from yirangmq.core.ports import Store, Transaction
+from yirangmq.core.ports import Store
 from yirangmq.fsio.permissions import GROUP, describe_wide_mode
 from yirangmq.observe.event_loop import BusyPoll, LoopWatchdog
 from yirangmq.observe.traces import load as load_traces
 from yirangmq.protocols.context import Authenticator, RefusedClients, ServerContext, ServerIdentity, WrongTokenLimiter
 from yirangmq.protocols.listen import ListenerOptions, unguarded
-from yirangmq.server.alerting import AlertService, AlertSources
-from yirangmq.server.lifecycle import ServerParts, ServerTick, Shutdown, StatusReport, StoreListener, notify
+from yirangmq.server.alerting import AlertService
+from yirangmq.server.components import Component, Components
+from yirangmq.server.lifecycle import Lifecycle, ServerTick, StatusReport, StoreListener
 from yirangmq.server.listeners import ServerListeners
-from yirangmq.server.topics import ServerBatches, ServerBridges, publisher_of
+from yirangmq.server.topics import ServerBatches, ServerBridges, publisher_of, topic_component
 from yirangmq.stores.open import find_wide_permissions
 from yirangmq.webhooks.webhooks import Webhooks, read_secret
 
 if TYPE_CHECKING:
     from yirangmq.server.cluster import ServerClusterNode
     from yirangmq.server.failover import ServerPairNode
-    from yirangmq.server.journal import DayFilesMaintenance
-
 
 # -- file access checks ------------------------------------------------------------------------------------------------
 
@@ -100,6 +97,62 @@ def _open_secret(path: str, setting: str) -> str:
     return f"{path} ({setting}) has mode {mode:04o}; run: chmod o= {path}" if mode & OTHERS_MODE_MASK else ""
 
 
+# -- role of the server ------------------------------------------------------------------------------------------------
+
+ServerNode: TypeAlias = "SingleNode | ServerPairNode | ServerClusterNode"
+
+
+class SingleNode:
+    """Node without others: it is active from start to stop.
+
+    The node decides when the work of the active node starts and pauses. It is created before the other parts, and
+    connected to them when all are built. The nodes of a pair and of a cluster have the same methods."""
+
+    guard = staticmethod(unguarded)
+    """Return the factory that a listener uses instead of its own (``protocols.listen.ProtocolGuard``)."""
+    add_role: Callable[[ServerIdentity], ServerIdentity] | None = None
+    """Adds the role and the term of this node to the welcome."""
+
+    def connect(
+        self, context: ServerContext, pages: PagedMethods, listeners: ServerListeners, lifecycle: Lifecycle
+    ) -> None:
+        """Register the methods of the node, and keep what it controls."""
+        self._components = lifecycle.components
+
+    async def open(self) -> None:
+        """Start to take part, before the listeners open."""
+
+    async def run(self) -> None:
+        """The listeners are open: start the work now, or when this node becomes active."""
+        self._components.start()
+
+    async def prepare_stop(self) -> None:
+        """Hand over before an orderly stop. Clients are served until it returns."""
+
+    def alert_facts(self, window: int) -> ServerFacts:
+        """Return the facts about the other node of a pair, of the last ``window`` ms."""
+        return ServerFacts()
+
+    def health_members(self) -> dict[str, Any]:
+        """Return the members that the node adds to the health report."""
+        return {}
+
+    def component(self) -> Component:
+        return Component("node")
+
+
+def create_node(config: Config, store: Store, pair_key: str, tls: ssl.SSLContext | None) -> ServerNode:
+    if config.pair_peer:
+        from yirangmq.server.failover import ServerPairNode
+
+        return ServerPairNode(config, pair_key)
+    if config.is_clustered:
+        from yirangmq.server.cluster import ServerClusterNode
+
+        return ServerClusterNode(config, cast("Any", store), tls)
+    return SingleNode()
+
+
 # -- the server --------------------------------------------------------------------------------------------------------
 
 
@@ -116,308 +169,205 @@ class Secrets:
 
 
 class Daemon:
-    """Composition root: creates and connects the parts of a server, and runs them on the loop's thread.
+    """Composition root: creates the parts of a server, connects them, and runs them on the loop's thread.
 
-    ``ready`` is called once with the addresses. ``stop`` ends ``run`` gracefully."""
+    It is built in two phases. First each part is made from those before it. Then the parts that serve the others,
+    such as status, health and the node of a pair, are connected to all of them."""
 
     def __init__(self, config: Config, store: Store, secrets: Secrets) -> None:
         self._config = config
         self._store = store
-        self._secrets = secrets
-        self._loop = asyncio.get_running_loop()
         self._stop_requested = asyncio.Event()
-        self._stopping = asyncio.Event()
-        """Set after a node of a pair has handed over: until then it serves its clients."""
-        self._started = time.monotonic()
+        loop = asyncio.get_running_loop()
         clock = SystemClock()
         ids = TimeOrderedIds(clock.now_ms)
         operations = QueueOperations(clock, ids, config.policy_defaults)
-        self._committer = GroupCommitter(
-            store, operations, clock, self._loop.call_soon, self._loop.call_later, busy_seconds=config.busy_seconds
+        committer = GroupCommitter(
+            store, operations, clock, loop.call_soon, loop.call_later, busy_seconds=config.busy_seconds
         )
-        self._watchdog = LoopWatchdog(self._loop)
-        self._committer.before_commit.append(self._watchdog.note_activity)
+        self._watchdog = LoopWatchdog(loop)
+        committer.before_commit.append(self._watchdog.note_activity)
         if config.stay_awake != OFF and processors() > 1:
-            busy_poll = BusyPoll(self._loop.call_soon, yield_processor)
-            self._committer.before_commit.append(busy_poll.on_request)
-            self._committer.after_commit.append(busy_poll.on_reply)
-        self._check_workers = CheckWorkers(operations.admission, self._loop.call_soon_threadsafe)
-        self._committer.set_check_workers(self._check_workers)
-        self._pages = PagedMethods(store, self._committer, clock, ids, self._loop.call_soon_threadsafe)
-        self._disk = _disk_of(config, store)
-        self._full_latch = FullStoreLatch(self._committer, clock)
-        self._scheduler = Scheduler(self._committer, clock)
-        self._monitoring = ServerMonitor(clock, lambda: self._status_report.samples(), config.metrics_max_queues)
-        self._topics = publisher_of(config)
-        if self._topics is not None:
-            self._topics.after_commit.append(self._watchdog.note_activity)
-        self._topic_calls = TopicMethods(self._topics, clock)
-        self._bridges = ServerBridges(config, self._committer, clock, self._topics, self._publish_refusal)
-        self._batches = ServerBatches(config, self._committer, clock, ids, self._topics)
-        self._refusals = RefusedClients(clock, self._monitoring.feed.on_events)
-        self._webhooks = Webhooks(
-            self._committer, clock, partial(read_secret, Path(config.secrets_folder)), networks=config.outgoing_networks
+            busy_poll = BusyPoll(loop.call_soon, yield_processor)
+            committer.before_commit.append(busy_poll.on_request)
+            committer.after_commit.append(busy_poll.on_reply)
+        self._check_workers = CheckWorkers(operations.admission, loop.call_soon_threadsafe)
+        committer.set_check_workers(self._check_workers)
+        self._pages = PagedMethods(store, committer, clock, ids, loop.call_soon_threadsafe)
+        disk = _disk_of(config, store)
+        full_latch = FullStoreLatch(committer, clock)
+        self._scheduler = Scheduler(committer, clock)
+        self._monitoring = ServerMonitor(clock, most_queues=config.metrics_max_queues)
+        topics = publisher_of(config)
+        if topics is not None:
+            topics.after_commit.append(self._watchdog.note_activity)
+        self._topic_methods = TopicMethods(topics, clock)
+        self._bridges = ServerBridges(config, committer, clock, topics, partial(publish_refusal, disk))
+        self._batches = ServerBatches(config, committer, clock, ids, topics)
+        secret = partial(read_secret, Path(config.secrets_folder))
+        self._webhooks = Webhooks(committer, clock, secret, networks=config.outgoing_networks)
+        self._node = create_node(config, store, secrets.pair_key, secrets.tls)
+        attempts = WrongTokenLimiter(time.monotonic, committer.later)
+        identity = ServerIdentity(
+            f"yirangmq {__version__}", config.node_name, store.durability(), config.max_frame_bytes
         )
-        calls = self._build_calls(operations, clock)
-        self._context = self._build_context(calls, clock, ids)
-        self._webhooks.register(calls, self._context.consumers)
-        self._cluster = self._build_cluster() if config.is_clustered else None
-        guard = unguarded if self._cluster is None else self._cluster.proxy.guard
-        self._listeners = ServerListeners(
-            config, self._context, ListenerOptions(secrets.tls, guard), (*secrets.grants, *secrets.programs)
-        )
-        self._pair = self._build_pair(calls) if config.pair_peer else None
-        self._day_files = self._build_day_files(calls) if config.day_files_folder else None
-        sources = AlertSources(
-            self._committer,
-            clock,
-            self._disk,
-            lambda: self._listeners.refused(),
-            self._pair,
-            self._full_latch,
-            self._topics,
-        )
-        self._alerting = AlertService(config, sources)
-        self._alerting.register(calls, operations.event_buffer)
-        parts = self._build_parts()
-        self._status_report = StatusReport(parts)
-        self._shutdown = Shutdown(parts)
-        self._tick = ServerTick(parts, self._stopping)
-
-    def _build_calls(self, operations: QueueOperations, clock: SystemClock) -> MethodRegistry:
-        """Build the registry of methods that all protocols serve."""
-        reasons = (
-            self._topic_calls.reasons,
-            self._bridges.calls.reasons,
-            self._pair_reasons,
-            self._watchdog.reasons,
-            access_reasons(self._config),
-            partial(_reserve_reasons, self._store),
-        )
-        health = ServerHealth(
-            clock, self._disk, self._config.backlog_limit, reasons, self._pair_facts, self._full_latch
-        )
-        rates = self._monitoring.metrics.rates_of
-        facts, clients = (lambda: self._status_report.facts()), (lambda: self._listeners.describe())
-        calls = MethodRegistry(
-            operations, self._pages, ServerSources(clock, health, facts, clients, MemoryConsumerRegistry(clock), rates)
-        )
-        self._monitoring.register(operations.event_buffer, calls)
-        self._topic_calls.register(calls, self._monitoring.feed.on_events)
-        self._bridges.calls.register(calls)
-        calls.add_entry("programs", lambda committer, given, done: self._status_report.programs(committer, given, done))
-        traces = load_traces()
-        if traces is not None:
-            operations.event_buffer.add_listener(traces.on_events, [TraceStep])
-            operations.event_buffer.is_traced = True
-        return calls
-
-    def _build_context(self, calls: MethodRegistry, clock: SystemClock, ids: TimeOrderedIds) -> ServerContext:
-        """Build the context that the sessions of all protocols share."""
-        config, secrets = self._config, self._secrets
-        attempts = WrongTokenLimiter(time.monotonic, self._committer.later)
-        return ServerContext(
-            self._committer,
+        self.context = ServerContext(
+            committer,
             clock,
             ids,
-            calls,
-            ServerIdentity(
-                f"yirangmq {__version__}", config.node_name, self._store.durability(), config.max_frame_bytes
-            ),
+            MethodRegistry(operations, self._pages),
+            identity,
             secrets.token,
-            self._disk,
-            topics=self._topics,
+            disk,
+            topics=topics,
             feed=self._monitoring.feed,
             batches=self._batches.batches,
-            add_role=self._add_role if config.pair_peer else None,
+            add_role=self._node.add_role,
             authenticator=Authenticator(secrets.programs, attempts),
             attempts=attempts,
-            refused_clients=self._refusals,
+            refused_clients=RefusedClients(clock, self._monitoring.feed.on_events),
+            full_latch=full_latch,
         )
+        transport = ListenerOptions(secrets.tls, self._node.guard)
+        self._listeners = ServerListeners(config, self.context, transport, (*secrets.grants, *secrets.programs))
+        self._alerting = AlertService(config, self.context, self._listeners.refused, self._node.alert_facts)
 
-    def _build_parts(self) -> ServerParts:
-        return ServerParts(
-            config=self._config,
-            store=self._store,
-            started=self._started,
-            committer=self._committer,
-            pages=self._pages,
-            scheduler=self._scheduler,
-            monitoring=self._monitoring,
-            topics=self._topics,
-            topic_calls=self._topic_calls,
-            bridges=self._bridges,
-            webhooks=self._webhooks,
-            refusals=self._refusals,
-            context=self._context,
-            listeners=self._listeners,
-            alerting=self._alerting,
-            disk=self._disk,
-            pair=self._pair,
-            cluster=self._cluster,
-            day_files=self._day_files,
-            watchdog=self._watchdog,
+        self.components = Components(self._build_components())
+        self._lifecycle = Lifecycle(config, self.context, self._listeners, self.components)
+        self._tick = ServerTick(self.context, self.components, self._watchdog)
+        self._connect()
+
+    def _build_components(self) -> Iterator[Component]:
+        """Yield the components in the order of the start; they drain and close in the reverse order."""
+        committer, config = self.context.committer, self._config
+        watchdog, topics, bridges, batches = self._watchdog, self.context.topics, self._bridges, self._batches
+        webhooks, pages, listeners, alerting = self._webhooks, self._pages, self._listeners, self._alerting
+        schedules = self._scheduler
+        yield Component("watchdog", reasons=watchdog.reasons, close=watchdog.stop)
+        yield Component("file access", reasons=access_reasons(config))
+        yield Component("store", busy=committer, reasons=partial(_reserve_reasons, self._store))
+        if not config.store_url.startswith(("memory:", "etcd:")):
+            on_change = partial(asyncio.get_running_loop().call_soon_threadsafe, committer.notify_external_change)
+            waiting = committer.waiting_consumers
+            store_listener = StoreListener(self._store, on_change, lambda: waiting.has_waiters)
+            yield Component("store listener", open=store_listener.start, close=store_listener.stop)
+        yield Component("monitoring", tick=partial(self._monitoring.tick, committer))
+        yield topic_component(topics, self._topic_methods)
+        yield Component("batches", start=batches.start, pause=batches.pause, close=batches.stop)
+        yield Component("schedules", start=schedules.start, pause=schedules.stop, drain=schedules.stop)
+        yield Component(
+            "webhooks",
+            start=webhooks.start,
+            pause=webhooks.stop,
+            drain=webhooks.stop,
+            busy=webhooks,
+            abort=webhooks.abort,
         )
+        yield Component(
+            "bridges",
+            open=bridges.load if config.pair_peer else bridges.start,
+            start=bridges.start,
+            pause=bridges.drain,
+            drain=bridges.drain,
+            busy=bridges,
+            close=bridges.stop,
+            status="bridges",
+            facts=bridges.calls.facts,
+            samples=bridges.calls.samples,
+            reasons=bridges.calls.reasons,
+        )
+        yield Component("check workers", close=self._check_workers.close)
+        yield Component("paged methods", drain=pages.stop, busy=pages, close=pages.stop)
+        yield Component(
+            "listeners",
+            open=listeners.open,
+            tick=listeners.tick,
+            drain=listeners.drain,
+            close=listeners.close,
+            facts=listeners.facts,
+            samples=listeners.samples,
+        )
+        yield Component(
+            "alerting",
+            open=alerting.start,
+            close=alerting.stop,
+            status="alerts",
+            facts=alerting.calls.facts,
+            samples=alerting.calls.samples,
+        )
+        if config.day_files_folder:
+            from yirangmq.server.journal import day_files_component  # a server without them does not load them
+
+            yield day_files_component(config, cast("Any", self._store), pages, self.context)
+        yield self._node.component()
+
+    def _connect(self) -> None:
+        """Connect status, metrics, health, methods and the node to the components."""
+        context, monitoring = self.context, self._monitoring
+        methods, events = context.methods, context.committer.operations.event_buffer
+        status = StatusReport(self._config, context, self.components, self._watchdog)
+        health = ServerHealth(
+            context.clock,
+            context.disk,
+            self._config.backlog_limit,
+            self.components.reasons,
+            self._node.health_members,
+            context.full_latch,
+        )
+        consumers, rates = MemoryConsumerRegistry(context.clock), monitoring.metrics.rates_of
+        methods.sources = ServerSources(context.clock, health, status.facts, self._listeners.describe, consumers, rates)
+        monitoring.server = status.samples
+        monitoring.register(events, methods)
+        traces = load_traces()
+        if traces is not None:
+            events.add_listener(traces.on_events, [TraceStep])
+            events.is_traced = True
+        methods.add_entry("programs", status.programs)
+        self._topic_methods.register(methods, monitoring.feed.on_events)
+        self._bridges.calls.register(methods)
+        self._webhooks.register(methods, context.consumers)
+        self._alerting.register(methods, events)
+        self._node.connect(context, self._pages, self._listeners, self._lifecycle)
 
     def stop(self) -> None:
         self._stop_requested.set()
 
     async def run(self, ready: Callable[[list[str]], None]) -> None:
-        """Run until ``stop``; then answer pending requests, and keep or release leases."""
-        listener = None
+        """Run until ``stop``; then answer pending requests, and keep or release leases.
+
+        ``ready`` is called once with the addresses."""
         try:
-            self._tick.tick()
-            if self._cluster is None:
-                self._committer.resume_time()
-                self._adopt_defaults()
-                self._committer.submit(self._committer.operations.sweep, _ignore)
-                self._committer.read(check_unmarked)
+            self._tick.start()
+            if not self._config.is_clustered:  # the leader of a cluster does it when its term begins
+                self._prepare_store()
             never_wait: Callable[[], None] | None = getattr(self._store, "never_wait", None)
             if never_wait is not None:  # from here on other work shares the loop
                 never_wait()
-            if self._pair is not None:
-                await self._pair.open()
-            await self._open()
-            if not self._config.store_url.startswith(("memory:", "etcd:")):
-                on_events = partial(self._loop.call_soon_threadsafe, self._committer.notify_external_change)
-                listener = StoreListener(self._store, on_events, lambda: self._committer.waiting_consumers.has_waiters)
-            self._alerting.start()
-            if self._cluster is not None:
-                await self._cluster.open(self._listeners.addresses)
-            if self._pair is not None:
-                self._pair.run()
-            elif self._cluster is None:
-                self._start_work()
+            await self._node.open()
+            await self.components.open()
+            await self._node.run()
             ready(self._listeners.addresses)
             await self._stop_requested.wait()
-            if self._pair is not None:
-                notify("STOPPING=1")
-                await self._pair.prepare_stop()
-            self._stopping.set()
-            await self._shutdown.drain()
+            await self._node.prepare_stop()
+            self._tick.stop()
+            await self._lifecycle.drain()
         finally:
-            self._close(listener)
+            self.components.close()
 
-    def _close(self, listener: StoreListener | None) -> None:
-        """Close every part even if an earlier one fails: a lock that stays held would keep the next server out."""
-        with ExitStack() as stack:  # the callbacks run in reverse order
-            stack.callback(self._watchdog.stop)
-            if listener is not None:
-                stack.callback(listener.stop)
-            if self._topics is not None:
-                stack.callback(self._topics.close)
-            stack.callback(self._bridges.stop)
-            stack.callback(self._batches.stop)
-            stack.callback(self._check_workers.close)
-            stack.callback(self._pages.stop)
-            stack.callback(self._listeners.close)
-            if self._cluster is not None:
-                stack.callback(self._cluster.close)
-            stack.callback(self._alerting.stop)
-            if self._pair is not None:
-                stack.callback(self._pair.close)
+    def _prepare_store(self) -> None:
+        """Resume the time of the store, adopt changed defaults, and sweep what is due.
 
-    def _adopt_defaults(self) -> None:
-        """Adopt changed defaults. Must run before anything acts on due messages."""
-        if self._committer.read(partial(expiry_sweeper.have_changed, defaults=self._committer.operations.defaults)):
+        The defaults are adopted before anything acts on due messages."""
+        committer = self.context.committer
+        committer.resume_time()
+        if committer.read(partial(expiry_sweeper.have_changed, defaults=committer.operations.defaults)):
             from yirangmq.broker.bulk import BulkOperations  # an ordinary start does not load it
             from yirangmq.broker.group_commit_threads import ThreadedGroupCommitter
 
-            BulkOperations(
-                ThreadedGroupCommitter(self._store), self._committer.operations, self._context.clock
-            ).adopt_defaults()
-
-    async def _open(self) -> None:
-        """Start the topic log and its bridges, then open the listeners. A standby only loads the bridges."""
-        if self._topics is None:
-            await self._listeners.open()
-            return
-        self._topics.start()
-        self._bridges.start() if self._pair is None else self._bridges.load()
-        try:
-            await self._listeners.open()
-        except QueueError as error:
-            self._topics.fail(error)
-            raise
-        self._topics.mark_listening()
-        self._topics.mark_online()
-
-    # -- background work -----------------------------------------------------------------------------------------------
-
-    def _start_work(self) -> None:
-        self._batches.start()
-        self._scheduler.start()
-        self._webhooks.start()
-        self._bridges.start()
-
-    def _stop_work(self) -> None:
-        self._batches.pause()
-        self._scheduler.stop()
-        self._webhooks.stop()
-        self._bridges.drain()
-
-    def _build_day_files(self, calls: MethodRegistry) -> "DayFilesMaintenance":
-        from yirangmq.server.journal import build_day_files  # a server without them does not load them
-
-        cluster = self._cluster
-        leads = None if cluster is None else lambda: cluster.is_on
-        return build_day_files(self._config, cast("Any", self._store), self._pages, self._context.clock, calls, leads)
-
-    # -- node of a pair ------------------------------------------------------------------------------------------------
-
-    def _build_pair(self, calls: MethodRegistry) -> "ServerPairNode":
-        from yirangmq.server.failover import PairNodeParts, ServerPairNode  # a server alone does not load it
-
-        parts = PairNodeParts(
-            self._committer,
-            self._pages,
-            self._context.clock,
-            self._topics,
-            self._start_work,
-            self._stop_work,
-            lambda: self._listeners.open_stomp(),
-            lambda why: self._listeners.redirect(why),
-            lambda: self._shutdown.finish_work(),
-            lambda: self._listeners.addresses,
-        )
-        pair = ServerPairNode(self._config, self._secrets.pair_key, parts)
-        pair.register_calls(calls)
-        return pair
-
-    # -- node of a store in etcd ---------------------------------------------------------------------------------------
-
-    def _build_cluster(self) -> "ServerClusterNode":
-        from yirangmq.server.cluster import ClusterNodeParts, ServerClusterNode  # a server alone does not load it
-
-        node = ServerClusterNode(self._config, cast("Any", self._store), self._secrets.tls)
-        parts = ClusterNodeParts(
-            self._committer,
-            self._context.clock,
-            self._start_work,
-            self._stop_work,
-            lambda why: self._listeners.redirect(why),
-            self._release_stale_leases,
-            self._publish_refusal,
-        )
-        node.attach(parts)
-        return node
-
-    def _release_stale_leases(self, transaction: Transaction) -> None:
-        if self._listeners.stomp is not None:
-            self._listeners.stomp.release_stale_leases(transaction)
-
-    def _add_role(self, introduction: ServerIdentity) -> ServerIdentity:
-        return introduction if self._pair is None else self._pair.add_role(introduction)
-
-    def _pair_reasons(self) -> list[HealthReason]:
-        return [] if self._pair is None else self._pair.reasons()
-
-    def _pair_facts(self) -> dict[str, Any]:
-        return {} if self._pair is None else {"pair": self._pair.facts()}
-
-    def _publish_refusal(self) -> QueueError | None:
-        """Return the reason for which publishing is refused, or None."""
-        return None if self._disk is None else self._disk.refusal()
+            stored = ThreadedGroupCommitter(self._store)
+            BulkOperations(stored, committer.operations, self.context.clock).adopt_defaults()
+        committer.submit(committer.operations.sweep, _ignore)
+        committer.read(check_unmarked)
 
 
 def _reserve_reasons(store: Store) -> list[HealthReason]:

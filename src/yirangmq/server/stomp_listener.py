@@ -10,14 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from yirangmq import __version__
-from yirangmq.broker.queries import some_with_leases
-from yirangmq.broker.settle import Leases
+from yirangmq.admin.queue_lists import Slices
 from yirangmq.config.config import Config
 from yirangmq.core.access import AccessGrant
 from yirangmq.core.errors import QueueError
-from yirangmq.core.message import lease_id
 from yirangmq.core.ports import Transaction
-from yirangmq.core.states import State
 from yirangmq.protocols.context import ServerContext
 from yirangmq.protocols.listen import ListenerOptions, format_address, sockets_of, tcp_server
 from yirangmq.protocols.stomp.codec import TEMPORARY
@@ -26,15 +23,17 @@ from yirangmq.protocols.stomp.queue_subscriptions import CONSUMERS
 from yirangmq.protocols.stomp.session import StompContext, StompSession, refusal
 from yirangmq.protocols.stomp.topic_hub import TopicHub
 from yirangmq.protocols.stream_server import StreamConnection, StreamLimits, StreamServer
+from yirangmq.server.lifecycle import release_leases, run_in_commits, run_in_transaction
 
 if TYPE_CHECKING:
     from yirangmq.observe.prometheus import MetricValue
 
-LEASES_PER_PAGE = 500
-
 
 class StompListener:
     """STOMP listener, from ``listen`` to ``close``, and again each time the node becomes active."""
+
+    prefix = "stomp "
+    is_active_only = True
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class StompListener:
         assert self._config.stomp_address is not None
         close_count = self._close_count
         if not self._config.is_clustered:  # in a cluster the new leader does it
-            await self._release_stale_leases()
+            await run_in_commits(self._context.committer, self._clean_up())
         seconds = self._config.frame_seconds
         make = self._guard("stomp", partial(StreamConnection, self.protocol_server, False))
         server = await tcp_server(make, self._config.stomp_address, self._tls, seconds, "stomp")
@@ -74,6 +73,9 @@ class StompListener:
         self._server = server
         scheme = "stomp" if self._tls is None else "stomp+ssl"
         return [f"{scheme}://{format_address(one.getsockname())}" for one in sockets_of(server)]
+
+    def redirect(self, why: QueueError) -> None:
+        self.protocol_server.redirect(why)
 
     def close(self) -> None:
         """Stop accepting connections."""
@@ -101,46 +103,19 @@ class StompListener:
 
     # -- recovery after a crash ----------------------------------------------------------------------------------------
 
-    async def _release_stale_leases(self) -> None:
+    def _clean_up(self) -> Slices:
         """Release the leases of earlier STOMP connections, and delete their temporary queues.
 
         A STOMP connection owns its leases, and no connection exists yet."""
-        for queue in await self._submit(lambda transaction: transaction.queues(prefix=TEMPORARY)):
-            await self._submit(partial(_delete, queue))
-        after, is_first_page = "", True
-        while after or is_first_page:
-            queues, after = await self._submit(partial(some_with_leases, after=after))
-            is_first_page = False
-            for queue in queues:
-                cursor, is_first = "", True
-                while cursor or is_first:
-                    cursor, is_first = await self._submit(partial(self._release_page, queue, cursor)), False
+        temporary: list[str] = yield lambda transaction: transaction.queues(prefix=TEMPORARY)
+        for queue in temporary:
+            yield partial(_delete, queue)
+        operations = self._context.committer.operations
+        yield from release_leases(operations, lambda consumer: consumer.startswith(CONSUMERS), in_place=True)
 
     def release_stale_leases(self, transaction: Transaction) -> None:
-        """Like ``_release_stale_leases``, in one transaction, for a new leader. No client is served before it is
-        done."""
-        for queue in transaction.queues(prefix=TEMPORARY):
-            transaction.delete_queue(queue)
-        for queue in [name for name in transaction.queues() if transaction.counts(name).leased]:
-            cursor, is_first = "", True
-            while cursor or is_first:
-                cursor, is_first = self._release_page(queue, cursor, transaction), False
-
-    def _release_page(self, queue: str, cursor: str, transaction: Transaction) -> str:
-        page = transaction.scan(queue, State.LEASED, LEASES_PER_PAGE, cursor)
-        ours = [lease_id(message) for message in page.messages if message.consumer.startswith(CONSUMERS)]
-        self._context.committer.operations.release(transaction, Leases(ours), None, in_place=True)
-        return page.cursor
-
-    async def _submit(self, work: Any) -> Any:
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def done(value: Any, error: QueueError | None) -> None:
-            if not future.done():
-                future.set_exception(error) if error is not None else future.set_result(value)
-
-        self._context.committer.submit(work, done)
-        return await future
+        """Clean up in one transaction, for a new leader. No client is served before it is done."""
+        run_in_transaction(transaction, self._clean_up())
 
 
 def _delete(queue: str, transaction: Transaction) -> None:

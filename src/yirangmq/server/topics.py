@@ -12,11 +12,13 @@ Loop thread only."""
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from yirangmq.admin.bridges import BridgeMethods
+from yirangmq.admin.topics import TopicMethods
 from yirangmq.broker.bridge_worker import BridgeContext
 from yirangmq.broker.bridges import Bridges
 from yirangmq.broker.group_commit import GroupCommitter
@@ -29,6 +31,7 @@ from yirangmq.fsio.atomic_file import make_folder
 from yirangmq.fsio.background import LoopExecutor
 from yirangmq.fsio.errors import os_errors_translated
 from yirangmq.observe.logs import log, values
+from yirangmq.server.components import Component
 from yirangmq.topics.adapters import TopicLogForBridges
 from yirangmq.topics.ports import CatchupPacing, Loop, TopicSettings
 from yirangmq.topics.publisher import LogOpeners, Publisher
@@ -55,6 +58,14 @@ def publisher_of(config: Config) -> Publisher | None:
     publisher.lag_listeners.append(_log_subscriber_lag)
     publisher.loss_listeners.append(lambda why: log.error("topic_records_lost", extra=values(why=why)))
     return publisher
+
+
+def topic_component(topics: Publisher | None, methods: TopicMethods) -> Component:
+    """Return the component of the topics. Status shows it also if the server has no topics."""
+    shown = Component("topics", status="topics", facts=methods.facts, samples=methods.samples, reasons=methods.reasons)
+    if topics is None:
+        return shown
+    return replace(shown, open=topics.start, drain=topics.stop, busy=topics, close=topics.close)
 
 
 def settings_of(config: Config) -> TopicSettings:

@@ -131,7 +131,7 @@ class FileCursors:
                 self._disk.fsync(fd)
             finally:
                 self._disk.close(fd)
-        self.notes.append(f"some of {self._path} does not hold what was written; a copy is {damaged_copy}")
+        self.notes.append(f"{self._path} is damaged in part; a copy is {damaged_copy}")
         self._rewrite()
 
     def _applied(self, document: Any) -> bool:
@@ -148,7 +148,7 @@ class FileCursors:
     def _append(self, document: dict[str, Any]) -> None:
         line = _line(document)
         if self._fd < 0:
-            raise StoreError(f"{self._path} takes no more: it is closed; open it again")
+            raise StoreError(f"{self._path} is closed; open it again")
         with os_errors_translated(self._path):
             if self._broken:
                 self._rewrite_after_error()
@@ -266,7 +266,7 @@ class SqliteCursors:
         db.set_busy_timeout(BUSY_MS)
         if db.pragma("application_id") != APPLICATION_ID:
             if db.execute("SELECT 1 FROM sqlite_schema").fetchone():
-                raise StoreDamaged(f"{self._path} is a SQLite database of something else; name another file")
+                raise StoreDamaged(f"{self._path} is an SQLite database of another program; use another file")
             db.execute("PRAGMA journal_mode = WAL")
             db.execute(f"BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION_ID}; {TABLE}; COMMIT")
         db.execute("PRAGMA synchronous = FULL")
@@ -316,7 +316,7 @@ def open_cursors(url: str) -> Cursors:
     """Open the cursors at a URL: ``file:PATH`` is a file of JSON lines, ``sqlite:PATH`` a database."""
     scheme, _, place = url.partition(":")
     if scheme not in SCHEMES or not place:
-        raise BadInput(f"{url!r} is no place for cursors; give file:PATH or sqlite:PATH", field="cursors")
+        raise BadInput(f"{url!r} is not a store of cursors; use file:PATH or sqlite:PATH", field="cursors")
     return ValidatedCursors(FileCursors(Path(place)) if scheme == "file" else SqliteCursors(Path(place)))
 
 

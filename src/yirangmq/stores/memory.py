@@ -19,7 +19,7 @@ from yirangmq.core import transitions, validation
 from yirangmq.core.errors import BadInput, StoreError
 from yirangmq.core.message import Counts, Envelope, Message, MessageFailure, sum_of
 from yirangmq.core.policy import QueuePolicy, read_policy
-from yirangmq.core.ports import AddResult, Change, Finding, Page
+from yirangmq.core.ports import AddResult, Change, CheckProgress, Finding, Page, no_progress
 from yirangmq.core.states import UNFINISHED, State
 from yirangmq.format.json_codec import loads
 
@@ -97,7 +97,7 @@ def _set(table: dict[Any, Any], key: Any, value: Any) -> None:
 def _remove_sorted(entries: list[Any], entry: tuple[int, ...]) -> None:
     at = bisect_left(entries, entry)
     if entries[at : at + 1] != [entry]:
-        raise LookupError(f"{entry} is not in line")
+        raise LookupError(f"{entry} is not ready")
     del entries[at]
 
 
@@ -331,7 +331,7 @@ class MemoryTransaction:
 
     def _check_known(self, message: Message) -> None:
         if self._state.messages.get(message.seq) != message:
-            raise StoreError(f"message {message.id} is not as the change says it was")
+            raise StoreError(f"message {message.id} differs from the expected state of the change")
 
     def _count_change(self, before: Message, after: Message, failure: MessageFailure | None) -> None:
         if _is_counted(before):
@@ -451,7 +451,7 @@ class MemoryStore:
             try:
                 yield MemoryTransaction(self.state, edit)
                 if edit.has_changed and not write:
-                    raise StoreError("a transaction for reading has changed something")
+                    raise StoreError("a read-only transaction has changed the store")
             except BaseException:
                 edit.undo()
                 raise
@@ -465,7 +465,7 @@ class MemoryStore:
             self.state.condition.wait_for(lambda: self.state.version != self._seen, timeout)
             self._seen = self.state.version
 
-    def check(self, *, repair: bool) -> Iterator[Finding]:
+    def check(self, *, repair: bool, progress: CheckProgress = no_progress) -> Iterator[Finding]:
         """Recount the counters. No other damage is possible in memory."""
         with self.transaction() as work:
             findings = [

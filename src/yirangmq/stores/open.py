@@ -41,7 +41,7 @@ def open_store(
 
         return MemoryStore()
     if not place:
-        raise BadInput(f"say where: {scheme}:PATH", field="store")
+        raise BadInput(f"the path is missing: {scheme}:PATH", field="store")
     if scheme == "etcd":
         from yirangmq.stores.etcd.store import open_etcd
 
@@ -69,7 +69,7 @@ def salvage_store(url: str) -> list[Finding]:
     Raises an error if that is not possible."""
     scheme, _, place = url.partition(":")
     if scheme != "sqlite":
-        raise StoreDamaged(f"{place} cannot be mended without being opened")
+        raise StoreDamaged(f"{place} cannot be repaired without being opened")
     from yirangmq.stores.sqlite.salvage import salvage
 
     return salvage(Path(place))

@@ -20,7 +20,7 @@ from urllib.parse import quote
 import apsw
 
 from yirangmq.core.errors import StoreDamaged, StoreError, StoreReadOnly
-from yirangmq.core.ports import Finding, Store, Transaction
+from yirangmq.core.ports import CheckProgress, Finding, Store, Transaction, no_progress
 from yirangmq.fsio.errors import unwritable
 from yirangmq.stores.files.store import FilesStore
 from yirangmq.stores.sqlite.connection import open_read_connection
@@ -49,10 +49,10 @@ class ReadOnlyStore:
     def wait(self, timeout: float) -> None:
         self._store.wait(timeout)
 
-    def check(self, *, repair: bool) -> Iterator[Finding]:
+    def check(self, *, repair: bool, progress: CheckProgress = no_progress) -> Iterator[Finding]:
         if repair:
             raise unwritable(self._place, "it is open for reading only")
-        return self._store.check(repair=False)
+        return self._store.check(repair=False, progress=progress)
 
     def durability(self) -> str:
         return self._store.durability()
@@ -64,7 +64,7 @@ class ReadOnlyStore:
 def open_read_only(scheme: str, place: str, durability: str) -> Store:
     """Open a store for reading only. ``scheme`` is "sqlite" or "files"."""
     if not Path(place).exists():
-        raise StoreReadOnly(f"there is no store at {place}, and none can be made to be read only")
+        raise StoreReadOnly(f"there is no store at {place}, and none can be created for reading only")
     with ExitStack() as stack:
         if scheme == "files":
             folder = stack.enter_context(_temporary())

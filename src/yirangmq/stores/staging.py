@@ -73,4 +73,4 @@ class StageFiles:
 
 
 def _missing(piece: int, stage: str, batch: int) -> NotFound:
-    return NotFound(f"piece {piece} of stage {stage!r} of batch {batch} is not here", field="stages")
+    return NotFound(f"piece {piece} of stage {stage!r} of batch {batch} is missing", field="stages")

@@ -158,8 +158,8 @@ def _initial_cursor(log: Log, start: Start, at: int, now: int) -> BridgeCursor:
 def _records_after(log: Log, reached: BridgeCursor, filter: Filter, most: int, most_bytes: int) -> RecordsAfter:
     if reached.epoch != log.epoch or reached.sequence > log.last:
         raise WrongEpoch(
-            f"it has come to sequence {reached.sequence} of epoch {reached.epoch}, and the log ends at {log.last} of "
-            f"epoch {log.epoch}: it began anew"
+            f"it is at sequence {reached.sequence} of epoch {reached.epoch}, and the log ends at {log.last} of "
+            f"epoch {log.epoch}: it is a new log"
         )
     with closing(log.reader()) as reader:
         page = read_page(reader, filter, reached.sequence + 1, PageLimits(most, most_bytes, SPAN))

@@ -46,7 +46,8 @@ class CatchupRange(NamedTuple):
     """Range of a catch-up: the matching records after ``after`` up to ``target``, then those published meanwhile.
 
     ``requests``: numbers of the requests that this answers; empty for a recovery that the subscriber did not ask for.
-    ``is_counted``: announce the number of records first."""
+    ``is_counted``: announce the number of records first. ``announced_start``: start of the range in the announcement;
+    0 is ``after`` + 1."""
 
     filter: Filter
     dialect: Dialect
@@ -54,6 +55,7 @@ class CatchupRange(NamedTuple):
     target: int
     requests: tuple[int, ...] = ()
     is_counted: bool = True
+    announced_start: int = 0
 
 
 class Catchup:
@@ -164,11 +166,11 @@ class Catchup:
     def _push_file(self, most: int) -> int:
         piece = self._piece
         if piece is None:
-            raise StoreDamaged("there is no piece to send")
+            raise StoreDamaged("there is nothing to send")
         offset = piece.offset + piece.length - self._left
         count = self.output.send_file(piece.file, offset, min(self._left, most))
         if count == 0:
-            raise StoreDamaged(f"the log ends in the middle of what follows sequence {self.cursor}")
+            raise StoreDamaged(f"the log ends inside a record after sequence {self.cursor}")
         self._left -= count
         if not self._left:
             self._reach(piece.last, piece.last - piece.first + 1)
@@ -203,7 +205,7 @@ class Catchup:
         count = self._reader.count(start, stop, self._wanted) if task.is_counted or self._wanted is None else None
         self.announced = count
         gaps = [gap for gap in self._reader.gaps() if gap.last >= start and gap.first < stop]
-        about = Recovering(start, task.target, count, gaps)
+        about = Recovering(task.announced_start or start, task.target, count, gaps)
         self._unsent = memoryview(b"".join(task.dialect.recovering(one, about) for one in task.requests or UNASKED))
 
     def _prepare_progress(self) -> bool:

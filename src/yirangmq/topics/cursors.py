@@ -205,7 +205,7 @@ class SubscriptionParameters(NamedTuple):
 def check_epoch(log: Log, epoch: str, whose: str) -> None:
     if epoch and epoch != log.epoch:
         raise WrongEpoch(
-            f"{whose} is of epoch {epoch[:40]}, and the feed is of epoch {log.epoch}: it began anew", field="epoch"
+            f"{whose} is of epoch {epoch[:40]}, and the feed is of epoch {log.epoch}: it is a new log", field="epoch"
         )
 
 
@@ -237,7 +237,7 @@ def start_sequence(log: Log, parameters: SubscriptionParameters) -> int:
             reader.close()
     if parameters.epoch and parameters.at > log.last + 1:
         raise WrongEpoch(
-            f"sequence {parameters.at} is asked for, and the feed ends at {log.last}: records of this epoch are lost",
+            f"sequence {parameters.at} was requested, and the feed ends at {log.last}: records of this epoch are lost",
             field="at",
         )
     if not 1 <= parameters.at <= log.last + 1:
@@ -250,4 +250,4 @@ def read_start(text: str) -> Start:
         return Start(text)
     except ValueError:
         known = ", ".join(Start)
-        raise BadInput(f"{text[:40]!r} is no place to begin; known: {known}", field="start") from None
+        raise BadInput(f"{text[:40]!r} is not a start position; known: {known}", field="start") from None

@@ -50,6 +50,8 @@ class Subscriber:
     name: str = ""
     filter: Filter = field(default_factory=Filter)
     state: SubscriberState = SubscriberState.CONNECTED
+    initial_last: int = 0
+    """Last sequence of the log when it subscribed."""
     cursor: int = 0
     """All matching records up to this sequence are sent."""
     sent: int = 0

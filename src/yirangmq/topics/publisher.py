@@ -251,7 +251,7 @@ class Publisher:
         """Close the log, disconnect all subscribers, and schedule an attempt to open it again.
 
         The log accepts no append until then."""
-        self._close_parts(Unavailable(f"the feed is opened anew: {self.reason}"))
+        self._close_parts(Unavailable(f"the feed is reopened: {self.reason}"))
         self._plan_retry()
 
     def _close_parts(self, why: QueueError) -> None:
@@ -329,7 +329,7 @@ class Publisher:
         if subscriber.state is not SubscriberState.CONNECTED or subscriber in self._subscribing:
             raise WrongState("this connection follows a feed already; open another one, or unsubscribe")
         log = parts.feed.log
-        check_epoch(log, parameters.epoch, "what you know")
+        check_epoch(log, parameters.epoch, "your position")
         cursor = (
             parts.cursor_committer.get(check_subscriber(parameters.name))
             if parameters.name and parameters.resume
@@ -409,7 +409,7 @@ class Publisher:
     def recover(self, subscriber: "Subscriber", after: int, epoch: str, request: int) -> None:
         """Answer a recovery request. ``after``: the last sequence that it has, or ``live.FROM_FIRST``."""
         parts = self.ensure_open()
-        check_epoch(parts.feed.log, epoch, "what you know")
+        check_epoch(parts.feed.log, epoch, "your position")
         parts.lifecycle.recover(subscriber, after, request)
 
     def cursor_lags(self, cursors: Sequence[Cursor]) -> dict[str, int]:

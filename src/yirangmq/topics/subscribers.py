@@ -79,7 +79,7 @@ class SubscriberLifecycle:
         gaps = [gap for gap in log.gaps() if gap.last >= next]
         about = Subscribed(log.epoch, next, log.first, log.last, gaps, resumed)
         subscriber.connection.send(subscriber.dialect.subscribed(request, about))
-        subscriber.cursor, subscriber.sent = next - 1, 0
+        subscriber.cursor, subscriber.sent, subscriber.initial_last = next - 1, 0, log.last
         subscriber.progress_sent_at = self._loop.seconds()
         subscriber.move(SubscriberVerb.SUBSCRIBE)
         if next <= log.last:
@@ -104,7 +104,7 @@ class SubscriberLifecycle:
         ask for is broken off. A request waits for the end of one that it asked for; the requests that wait together
         are answered by one recovery, from the lowest sequence."""
         if not subscriber.is_following:
-            raise WrongState(f"a subscriber that is {subscriber.state} cannot ask for a recovery")
+            raise WrongState(f"a subscriber that is {subscriber.state} cannot request a recovery")
         last, waiting = self._feed.log.last, subscriber.waiting_requests
         if after != FROM_FIRST:
             if not 0 <= after <= last:
@@ -228,7 +228,9 @@ class SubscriberLifecycle:
     def _requested_range(self, subscriber: Subscriber) -> CatchupRange:
         """Return the range that answers all waiting requests, or the rest of the records if none is left.
 
-        A request is refused if its records were retired while it waited."""
+        A request is refused if its records were retired while it waited. The answer to a request for all that is kept
+        is announced from no sequence after the subscription: a recovery that was not asked for may begin there, and the
+        start is all that distinguishes them in a protocol without request numbers."""
         first = self._feed.log.first
         waiting, found = subscriber.waiting_requests, {}
         for request, asked in waiting.items():
@@ -239,8 +241,11 @@ class SubscriberLifecycle:
                 self._refuse(subscriber, request, error)
             else:
                 found[request] = after
+        task = self._range(subscriber, min(found.values(), default=subscriber.cursor), tuple(found))
+        if FROM_FIRST in waiting.values():
+            task = task._replace(announced_start=min(task.after + 1, max(1, subscriber.initial_last)))
         waiting.clear()
-        return self._range(subscriber, min(found.values(), default=subscriber.cursor), tuple(found))
+        return task
 
     def _refuse(self, subscriber: Subscriber, request: int, error: QueueError) -> None:
         subscriber.connection.send(subscriber.dialect.refused(request, error))

@@ -8,7 +8,7 @@ them.
 Outcome: 2xx acks the message, 4xx other than 408, 425 and 429 rejects it, any other status retries it. ``Retry-After``
 of 429 and 503 delays all messages.
 
-Signature: HMAC-SHA256 over timestamp and body; ``docs/http.md`` shows how to verify it. Alert sinks use this module
+Signature: HMAC-SHA256 over timestamp and body; ``docs/webhooks.md`` shows how to verify it. Alert sinks use this module
 too."""
 
 import asyncio
@@ -65,7 +65,7 @@ class WebhookResponse:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            raise BadResponse(f"the answer is no HTTP: {error}") from None
+            raise BadResponse(f"the answer is not HTTP: {error}") from None
         if self._size > MAX_BODY:
             self.is_complete, self.keeps_alive = True, False
 

@@ -173,7 +173,7 @@ class FrameReader:
 
 def check_head(length: int, version: int, flags: int, most: int) -> None:
     if version != VERSION:
-        text = f"frame version {version}, this side speaks {VERSION}: another protocol, or another release"
+        text = f"frame version {version}, this side has {VERSION}: another protocol, or another version"
         raise BadInput(text, field="version")
     if flags:
         raise BadInput(f"flags {flags:#06x} are not known in version {VERSION}", field="flags")

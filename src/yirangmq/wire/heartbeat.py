@@ -49,7 +49,7 @@ def read(data: bytes, key: bytes) -> PeerHeartbeat:
     if not HEAD < len(data) <= MAX_BYTES or not data.startswith(MAGIC):
         raise BadInput("not a heartbeat", field="heartbeat")
     if data[len(MAGIC)] != VERSION:
-        raise BadInput(f"version {data[len(MAGIC)]}, this node speaks {VERSION}", field="heartbeat")
+        raise BadInput(f"version {data[len(MAGIC)]}, this node has {VERSION}", field="heartbeat")
     body = data[HEAD:]
     if not hmac.compare_digest(data[HEAD - TAG_BYTES : HEAD], _tag(body, key)):
         raise NotAllowed("a heartbeat with another key", field="heartbeat")

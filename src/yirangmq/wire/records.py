@@ -108,7 +108,7 @@ def check_record(record: NewRecord) -> None:
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise BadInput(f"must be bytes, not {type(payload).__name__}", field="payload")
     if isinstance(payload, memoryview) and not _is_flat(payload):
-        raise BadInput("must be a view of bytes in a row", field="payload")
+        raise BadInput("must be a contiguous view of bytes", field="payload")
     size = len(record.payload)
     if record.key is not None:
         size += _checked_key(record.key)
@@ -174,7 +174,7 @@ def _checked_key(key: object) -> int:
     try:
         size = len(key.encode())
     except UnicodeEncodeError:
-        raise BadInput("is no text that can be written", field="key") from None
+        raise BadInput("is not valid text", field="key") from None
     if size > MAX_PART:
         raise TooLarge(f"{size} bytes, at most {MAX_PART}", field="key")
     return size
@@ -189,7 +189,7 @@ def _checked_headers(headers: object) -> bytes:
     try:
         data = _encode_headers(dict(headers))
     except (UnicodeEncodeError, msgspec.MsgspecError):
-        raise BadInput("hold no text that can be written", field="headers") from None
+        raise BadInput("contain invalid text", field="headers") from None
     if len(data) > MAX_PART:
         raise TooLarge(f"{len(data)} bytes, at most {MAX_PART}", field="headers")
     return data
@@ -295,7 +295,7 @@ def _decode(
     size, crc, sequence, number, at_ns, marks, topic_size, key_size, headers_size = head
     end = topic_from + size - HEAD
     if crc32(data[topic_from - INNER.size : end]) != crc:
-        raise StoreDamaged(f"record {sequence} does not hold what was written: its checksum differs")
+        raise StoreDamaged(f"record {sequence} is damaged: its checksum differs")
     key_from = topic_from + topic_size
     headers_from = key_from + key_size
     payload_from = headers_from + headers_size

@@ -139,7 +139,7 @@ class StompReader:
         command, *lines = text.split("\n")
         command = command.removesuffix("\r")
         if not _COMMAND.fullmatch(command):
-            raise BadInput(f"{command[:40]!r} is no command", field="command")
+            raise BadInput(f"{command[:40]!r} is not a command", field="command")
         if len(lines) > MAX_HEADERS:
             raise TooLarge(f"{len(lines)} headers, at most {MAX_HEADERS}", field="headers")
         version = V10 if command in UNESCAPED_COMMANDS else self.version
@@ -173,7 +173,7 @@ class StompReader:
             self._need = length + 1
             return -1, 0
         if data[end]:
-            raise BadInput(f"the body is longer than the {length} bytes it said", field="content-length")
+            raise BadInput(f"the body is longer than its content-length of {length} bytes", field="content-length")
         return end, 1
 
 
@@ -190,7 +190,7 @@ def _header(line: str, version: str) -> tuple[str, str]:
         raise TooLarge(f"a header of more than {MAX_LINE} characters", field="headers")
     name, colon, value = line.removesuffix("\r").partition(":")
     if not colon or not name:
-        raise BadInput(f"{line[:40]!r} is no header: name:value", field="headers")
+        raise BadInput(f"{line[:40]!r} is not a header: name:value", field="headers")
     if version == V10:
         return name.strip(), value.strip()
     if "\\" in line:
@@ -204,7 +204,7 @@ def _unescaped(text: str, version: str) -> str:
     def mean(found: re.Match[str]) -> str:
         letter = meaning.get(found[1])
         if letter is None:
-            raise BadInput(f"\\{found[1]} means nothing in STOMP {version}", field="headers")
+            raise BadInput(f"\\{found[1]} is not an escape in STOMP {version}", field="headers")
         return letter
 
     return _ESCAPED.sub(mean, text)

@@ -175,7 +175,7 @@ def test_hook_results_and_exceptions_mean_accepted_refused_or_failed(queues: Que
     process(queues, hooks=[hook("says")])
     queues.publish_many("mail", [b"yes", b"nothing"])
     refused = {
-        b"no": "payload: the hook says no",
+        b"no": "payload: the hook refused the message",
         b"reason": "payload: because",
         b"value error": "payload: not one of ours",
         b"thing": "returned int",
@@ -279,7 +279,7 @@ def test_hook_produced_message_that_cannot_be_stored_keeps_its_whole_batch_out(q
     with pytest.raises(TooLarge, match="a hook made 2 bytes, queue 'loud' takes 1"):
         queues.publish_many("mail", [b"a", b"bb"])
     process(queues, hooks=[hook("broken", produces="loud")])
-    with pytest.raises(HookFailed, match="made a message that is none"):
+    with pytest.raises(HookFailed, match="returned an invalid message"):
         queues.publish("mail", b"a")
     assert (queues.counts("mail").published, queues.counts("loud").published) == (0, 0)
 
@@ -289,7 +289,7 @@ def test_hook_produced_message_that_cannot_be_stored_keeps_its_whole_batch_out(q
 def test_admission_refuses_processors_whose_hooks_form_a_cycle(queues: Queues) -> None:
     process(queues, hooks=[hook("shout", produces="loud")])
     process(queues, "loud", hooks=[hook("shout", produces="mail")])
-    with pytest.raises(Unfit, match="go round: mail → loud → mail"):
+    with pytest.raises(Unfit, match="form a cycle: mail → loud → mail"):
         queues.publish("mail", b"a")
     assert (queues.counts("mail").published, queues.counts("loud").published) == (0, 0)
 

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -77,7 +79,7 @@ def number_in(path: Path) -> int:
 
 def test_hook_that_hangs_is_stopped_at_its_timeout_and_the_next_message_is_accepted(client: Client) -> None:
     hooked(client, "hang", "hang", 0.3)
-    with pytest.raises(HookFailed, match=r"^processor\.hooks: hook .*:hang was cut off after 0\.3 s \(message "):
+    with pytest.raises(HookFailed, match=r"^processor\.hooks: hook .*:hang was stopped after 0\.3 s \(message "):
         client.publish("hang", b"hang")
     assert client.counts("hang").published == 0
     hooked(client, "hang", "hang")
@@ -89,7 +91,7 @@ def test_hook_that_hangs_three_times_is_not_tried_for_the_rest_of_the_batch(clie
     hooked(client, "hanging", "hang", 0.2)
     report = client.try_out("hanging", [b"hang"] * 6)
     words = [row["error"] for row in report["messages"]]
-    assert ["cut off" in text for text in words] == [True, True, True, False, False, False]
+    assert ["was stopped" in text for text in words] == [True, True, True, False, False, False]
     assert all("not tried" in text for text in words[3:])
 
 
@@ -186,3 +188,24 @@ def test_hook_processes_end_when_their_server_is_killed_or_stopped(tmp_path: Pat
     pid, error = _stopped(tmp_path, stop)
     assert error is not None
     until(lambda: is_gone(pid))
+
+
+def test_hook_beside_a_program_is_found_from_another_folder(tmp_path: Path) -> None:
+    """The hook's process searches the module path of the program that opened the store."""
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program" / "house_rules.py").write_text(
+        "from yirangmq import Reject\n\n\ndef check(message):\n    raise Reject('as the rule says')\n"
+    )
+    (tmp_path / "program" / "main.py").write_text(
+        "import yirangmq\n\n"
+        "with yirangmq.open('memory:', hooks=['house_rules']) as queues:\n"
+        "    queues.set_policy('mail', {'processor': {'hooks': [{'hook': 'house_rules:check'}]}})\n"
+        "    try:\n"
+        "        queues.publish('mail', 1)\n"
+        "    except yirangmq.Unfit as error:\n"
+        "        print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "program/main.py"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert "as the rule says" in done.stdout, done.stderr

@@ -133,7 +133,7 @@ def _spoil(server: DaemonThread, queue: str, id: str) -> None:
         [envelope] = transaction.envelopes([card])
         transaction.rewrite([card], [envelope._replace(payload=b"f" + envelope.payload[1:-1] + b"\0")])
 
-    desk = server.daemon._committer
+    desk = server.daemon.context.committer
     server._loop.call_soon_threadsafe(desk.submit, work, lambda value, error: done.append(error))
     until(lambda: done)
     assert done == [None]

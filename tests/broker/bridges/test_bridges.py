@@ -403,7 +403,7 @@ def test_bridge_stops_with_a_reason_when_its_log_was_replaced_by_a_new_log(make_
     house.settle()
     row = house.row("b")
     assert row["state"] == "stopped"
-    assert "began anew" in row["reason"]
+    assert "it is a new log" in row["reason"]
     house.resume("b", Start.BEGINNING)
     assert payloads(house, "mail") == [b"0", b"1", b"2", b"10", b"11", b"12", b"13", b"14"]
 

@@ -51,7 +51,7 @@ def states(at: Cli) -> dict[str, str]:
 
 def test_cli_consumer_list_without_consumers_is_empty_and_says_so(at: Cli) -> None:
     shown = at("consumer list")
-    assert (shown.out, "no consumer process tells of itself here" in shown.err) == ("", True)
+    assert (shown.out, "no consumer process reports here" in shown.err) == ("", True)
     assert at("consumer list --json").json == {"ok": True, "consumers": []}
 
 

@@ -41,7 +41,7 @@ def test_cli_dlq_list_shows_the_dead_letters_as_json_and_table(at: Cli) -> None:
         "unknown\naccount",
     )
     title, first, *_ = at("dlq list -q jobs").out.splitlines()
-    assert title.split()[:4] == ["messageId", "sourceQueue", "state", "reasonCode"]
+    assert title.split()[:5] == ["message", "source", "queue", "state", "reason"]
     assert "unknown\\naccount" in first
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import Cli, Killed, Published
-from yirangmq.cli.commands import watch
+from yirangmq.cli import queue_rows
 
 CARD = {
     "messageId",
@@ -116,8 +116,10 @@ def test_status_without_json_is_a_table_with_the_durability(at: Cli, published: 
     published("mail", "1")
     first, titles, row = at("status").out.splitlines()
     assert "durability full" in first
-    assert titles.split()[:4] == ["queue", "backlog", "ready", "delayed"]
-    assert row.split()[:3] == ["mail", "1", "1"]
+    columns = ["queue", "ready", "leased", "delayed", "dead", "oldest", "in/s", "out/s", "consumers"]
+    assert titles.split() == [*columns, "held", "parked", "done", "published", "acked", "failed", "dropped", "redriven"]
+    assert row.split()[:5] == ["mail", "1", "0", "0", "0"]
+    assert row.split()[6:10] == ["-", "-", "0", "0"]
 
 
 def test_status_of_a_dead_letter_queue_name_shows_its_source_queues(at: Cli, killed: Killed) -> None:
@@ -143,7 +145,7 @@ def test_cli_queues_lists_backlog_dead_letters_and_policy_of_each_queue(at: Cli,
         {"queue": "jobs", "backlog": 0, "dead": 0, "dlqQueue": "graves", "hasPolicy": True},
         {"queue": "mail", "backlog": 1, "dead": 0, "dlqQueue": "mail-dlq", "hasPolicy": False},
     ]
-    assert "jobs         0     0  graves                 own" in at("queues").out
+    assert "jobs         0     0  graves             own" in at("queues").out
 
 
 @pytest.mark.parametrize("line", ["status", "queues", "peek -q mail", "dlq list -q mail", "dlq stats -q mail"])
@@ -193,9 +195,9 @@ def test_dispatch_strategy_is_set_shown_in_status_and_lists_its_consumers(at: Cl
 def test_cli_queue_lists_are_limited_on_a_terminal_and_complete_with_json(
     at: Cli, published: Published, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "SHOWN", 3)
-    monkeypatch.setattr(watch, "PAGE", 2)
-    monkeypatch.setattr(watch.page, "__defaults__", ("", "", 2, None))
+    monkeypatch.setattr(queue_rows, "SHOWN", 3)
+    monkeypatch.setattr(queue_rows, "PAGE", 2)
+    monkeypatch.setattr(queue_rows.page, "__defaults__", ("", "", 2, None))
     names = [f"mail-{n}" for n in range(5)]
     for name in names:
         published(name, "1")

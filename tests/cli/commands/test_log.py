@@ -48,7 +48,7 @@ def test_cli_log_check_names_a_damaged_record_and_changes_no_file(cli: Cli, fold
     [finding] = result.json["findings"]
     assert finding["kind"] == "damaged"
     assert finding["where"] == "log/00000000000000000001.log"
-    assert finding["text"].startswith("the record 3 does not hold what was written")
+    assert finding["text"].startswith("the record 3 is damaged")
     assert cli("log repair log --dry-run").code == 5
     assert path.read_bytes() == before
 

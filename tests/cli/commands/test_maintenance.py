@@ -110,7 +110,7 @@ def test_check_finds_a_wrong_count_and_repair_corrects_it(cli: Cli, tmp_path: Pa
     found = cli("check --json")
     assert (found.code, found.json["ok"], found.json["left"]) == (5, False, 1)
     assert set(found.json["findings"][0]) == {"kind", "where", "text", "mended"}
-    assert "repair' mends" in cli("check").err
+    assert "repair' repairs" in cli("check").err
     assert cli("repair --dry-run").code == 5
     mended = cli("repair --json")
     assert (mended.code, mended.json["left"], mended.json["findings"][0]["mended"]) == (0, 0, True)

@@ -44,7 +44,7 @@ def test_schedule_list_shows_name_cron_and_next_run_of_each_schedule(at: Cli) ->
     at("policy set -q mail", NIGHTLY)
     at("policy set -q post", '{"schedules": [{"name": "often", "cron": "* * * * *", "message": 1}]}')
     title, first, second = at("schedule list").out.splitlines()
-    assert title.split() == ["queue", "name", "cron", "time", "zone", "next", "there"]
+    assert title.split() == ["queue", "name", "cron", "time", "zone", "next", "local", "time"]
     assert first.split()[:8] == ["mail", "nightly", "30", "2", "*", "*", "*", "Europe/Berlin"]
     assert second.split()[:2] == ["post", "often"]
     [row] = at("schedule list --json -q mail").json["schedules"]

@@ -37,5 +37,5 @@ def test_token_new_leaves_an_existing_file_as_it_is(cli: Cli, tmp_path: Path) ->
     path.write_text("in use")
     result = cli(f"token new --file {path}")
     assert (result.code, path.read_text()) == (2, "in use")
-    assert "is there already" in result.err
+    assert "exists already" in result.err
     assert cli(f"token new --file {tmp_path}/none/token").code == 2

@@ -212,7 +212,7 @@ def test_cli_topic_show_prints_a_topic_and_its_subscribers(topic: Cli) -> None:
     assert [(one["name"], one["state"], one["confirmed"], one["lag"]) for one in found["following"]] == [
         ("other", "offline", 2, 1)
     ]
-    assert "nobody follows it" in topic("publish c 1").err + topic("show c").err
+    assert "it has no subscribers" in topic("publish c 1").err + topic("show c").err
     assert topic("show nothing", code=3).err.startswith("yirangmq: not_found: ")
 
 
@@ -322,7 +322,7 @@ def test_dedup_of_cli_topic_replay_to_a_queue_stores_records_once_unless_new_ids
     assert (result["records"], result["known"]) == (2, 0)
     topic("publish a", "3")
     assert topic("replay a --to queue:mail").out == (
-        "replayed to queue:mail: 1 record from 1 to 3; 2 were there already (--new-ids replays them too)\n"
+        "replayed to queue:mail: 1 record from 1 to 3; 2 existed already (--new-ids replays them too)\n"
     )
     assert topic("replay a --to queue:mail --new-ids --json").json["records"] == 3
     store = way if "store" in way else ""

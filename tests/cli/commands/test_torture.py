@@ -91,8 +91,8 @@ class Terminal(io.StringIO):
 
 def progress(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, backend: str = "log") -> str:
     """What a run draws there."""
-    monkeypatch.setattr("yirangmq.cli.output.QUIET_SECONDS", 0)
-    monkeypatch.setattr("yirangmq.cli.output.STEP_SECONDS", 0)
+    monkeypatch.setattr("yirangmq.cli.progress.QUIET_SECONDS", 0)
+    monkeypatch.setattr("yirangmq.cli.progress.STEP_SECONDS", 0)
     monkeypatch.setattr(sys, "stderr", stream)
     assert run_power_cuts(parsed("--backend", backend, "--steps", "2", "--states", "2")) == 0
     return stream.getvalue()
@@ -100,14 +100,14 @@ def progress(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, backend: str 
 
 def test_progress_bar_is_drawn_on_a_terminal_and_wiped_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = progress(monkeypatch, Terminal(), "sqlite")
-    assert re.search(r"\rtorture sqlite \[#+\.+\] +\d+%  \d+/\d+ power cuts\r", drawn.replace("\x1b[K", ""))
+    assert re.search(r"\rtorture sqlite \[#+\.+\] +\d+%  power cuts  \d+ of \d+", drawn.replace("\x1b[K", ""))
     assert drawn.endswith("\r\x1b[K")
 
 
 def test_progress_without_a_terminal_is_lines_the_first_of_them_before_any_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("yirangmq.cli.output.LINE_SECONDS", 0)
+    monkeypatch.setattr("yirangmq.cli.progress.LINE_SECONDS", 0)
     first, *_, last = progress(monkeypatch, io.StringIO()).splitlines()
     assert first == "torture log: 0/2 calls recorded"
     assert re.fullmatch(r"torture log: (\d+)/\1 power cuts", last)
@@ -121,7 +121,7 @@ def test_progress_with_json_is_drawn_only_on_a_terminal(
 
 
 def test_progress_is_shown_while_the_workload_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "0/2 calls recorded" in progress(monkeypatch, Terminal()).partition("power cuts")[0]
+    assert "calls recorded  0 of 2" in progress(monkeypatch, Terminal()).partition("power cuts")[0]
 
 
 @pytest.mark.parametrize("steps", ["100000", "60"])

@@ -43,7 +43,7 @@ def test_export_and_import_between_all_backends_keep_messages_states_and_policie
         "policiesKept": [],
         "dryRun": False,
     }
-    assert cli(f"import all.jsonl {there}").out == "imported: 0 messages; 6 were there already\n"
+    assert cli(f"import all.jsonl {there}").out == "imported: 0 messages; 6 existed already\n"
     assert cli(f"import all.jsonl --dry-run --json {there}").json["stored"] == 0
     assert cli(f"policy get -q mail --json {there}").json["policy"]["ttlSec"] == 1000
     sent, arrived = messages(cli(f"export {here}").out), messages(cli(f"export - {there}").out)

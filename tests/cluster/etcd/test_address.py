@@ -38,7 +38,7 @@ def test_etcd_address_takes_tls_user_and_password_from_files_and_the_environment
         ("etcd://h:x", "not HOST"),
         ("etcd://h,,g", "not HOST"),
         ("etcd://h?tls=1", "'tls' is not one of"),
-        ("etcd://h?password=secret", "does not stand here"),
+        ("etcd://h?password=secret", "is not allowed in the address"),
         ("etcd://h?user=ann", "needs a password"),
         ("etcd://h?ca=/nowhere/ca.pem", "No such file"),
         ("etcd://h?cert=/etc/hostname", "go together"),

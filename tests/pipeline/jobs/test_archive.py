@@ -111,9 +111,9 @@ def test_archive_compaction_removes_nothing_if_the_day_is_open_unknown_or_differ
     day = sorted(listed.days)[0]
     with pytest.raises(BadInput, match=r"day: .* is not over"):
         compact(spark, tmp_path, day, date.fromisoformat(day))
-    with pytest.raises(NotFound, match="nothing of 2001-01-01"):
+    with pytest.raises(NotFound, match="no files of 2001-01-01"):
         compact(spark, tmp_path, "2001-01-01", TODAY)
-    with pytest.raises(BadInput, match="is no day"):
+    with pytest.raises(BadInput, match="is not a day"):
         compact(spark, tmp_path, "yesterday", TODAY)
     value = json.loads((tmp_path / manifest.MANIFEST_NAME).read_text())
     value["days"][day][0]["sums"]["checksum"] = "1"

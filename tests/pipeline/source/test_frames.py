@@ -75,7 +75,7 @@ def test_frame_checksum_finds_any_changed_bit_and_names_the_record(chance: rando
         found = frames(data)
     except SourceError:  # the parts of a record no longer fit into it
         return
-    with pytest.raises(SourceError, match=f"record {found.sequence[places[0] // size]} does not hold"):
+    with pytest.raises(SourceError, match=f"record {found.sequence[places[0] // size]} is damaged"):
         found.verify(sums)
     assert sums.agreed[-1] is False
 
@@ -98,7 +98,7 @@ def test_frame_checksum_finds_bodies_that_changed_places() -> None:
     sums, size = ready(data), len(data) // 100
     one, two = slice(size - 40, size), slice(2 * size - 40, 2 * size)
     data[one], data[two] = data[two], data[one]
-    with pytest.raises(SourceError, match="record 1 does not hold"):
+    with pytest.raises(SourceError, match="record 1 is damaged"):
         frames(data).verify(sums)
 
 
@@ -124,7 +124,7 @@ def test_frame_checksum_checks_frames_of_many_sizes_one_by_one() -> None:
     frames(data).verify(sums)
     assert sums.agreed == [], "nobody asked"
     data[-1] ^= 1
-    with pytest.raises(SourceError, match="record 300 does not hold"):
+    with pytest.raises(SourceError, match="record 300 is damaged"):
         frames(data).verify(sums)
 
 

@@ -58,5 +58,5 @@ def test_http_frames_that_end_too_early_name_the_record() -> None:
 
 
 def test_http_frames_that_are_no_record_are_refused() -> None:
-    with pytest.raises(SourceError, match="no record"):
+    with pytest.raises(SourceError, match="an invalid record"):
         received(made([b"x"]) + b"\xff" * 5000, random.Random(1))

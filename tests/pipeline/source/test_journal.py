@@ -145,8 +145,8 @@ def test_files_by_date_can_be_read_by_the_poison_and_replay_commands(
     ("more", "why"),
     [
         ({"path": "/nowhere"}, "cannot be read"),
-        ({"days": "today"}, "is no day"),
-        ({"subscribe": "t"}, "means nothing to files by date"),
+        ({"days": "today"}, "is not a day"),
+        ({"subscribe": "t"}, "does not apply to files by date"),
         ({"columns": "postion"}, "did you mean position"),
     ],
     ids=["path", "days", "subscribe", "columns"],

@@ -86,11 +86,11 @@ def test_frames_with_a_changed_byte_fail_the_checksum(at: int) -> None:
 
 
 def test_frames_that_are_no_record_are_refused() -> None:
-    with pytest.raises(SourceError, match="no record"):
+    with pytest.raises(SourceError, match="an invalid record"):
         find_frames(b"\xff" * 100)
     data = bytearray(encode_batch([NewRecord("t", b"x")], 1, 1, {}, synced=False).data)
     data[5] = 99
-    with pytest.raises(SourceError, match="no record"):
+    with pytest.raises(SourceError, match="an invalid record"):
         FrameColumns(find_frames(bytes(data)))
 
 
@@ -431,7 +431,7 @@ def test_spark_sink_null_or_too_large_value_is_refused_or_dead_lettered_and_the_
     [
         ({"value": [None]}, {"value": "string"}, "the value is null"),
         ({"value": ["x"], "target": ["mail"]}, {"value": "string", "target": "string"}, "is not queue:NAME"),
-        ({"value": ["x"], "key": [b"\xff"]}, {"value": "string", "key": "binary"}, "the key is no text"),
+        ({"value": ["x"], "key": [b"\xff"]}, {"value": "string", "key": "binary"}, "the key is not text"),
         ({"value": ["x"], "key": ["k" * 70_000]}, {"value": "string", "key": "string"}, "the key of the row has 70000"),
     ],
 )
@@ -461,7 +461,7 @@ def test_spark_sink_wrong_columns_are_refused_before_any_data_moves(kinds: dict[
 
 
 def test_spark_sink_without_a_target_or_with_two_is_refused() -> None:
-    with pytest.raises(SourceError, match="say where rows go"):
+    with pytest.raises(SourceError, match="set the target of rows"):
         RowEncoder(Options({}, "w"), {"value": "string"})
     with pytest.raises(SourceError, match="not both"):
         RowEncoder(Options({"topic": "t", "queue": "q"}, "w"), {"value": "string"})

@@ -115,7 +115,7 @@ def test_filter_pushdown_on_the_sequence_reads_only_that_range(trades: Served) -
         ({"subscribe": "r.a", "broker": "127.0.0.1:1", "timeoutSec": "1"}, "does not answer"),
         ({"subscribe": "r.a", "maxOffsetsPerTriger": "5"}, "did you mean maxOffsetsPerTrigger"),
         ({"subscribe": "r.a", "columns": "valu"}, "did you mean value"),
-        ({}, "say what to read"),
+        ({}, "set what to read"),
         ({"subscribe": "r.a", "subscribePattern": "*"}, "not both"),
         ({"subscribe": "r.a", "startingOffsets": '{"global_seq": 99999999}'}, "is past the end"),
         ({"subscribe": "r.a", "startingOffsets": '{"r.c": 1}'}, "not subscribed to"),
@@ -190,7 +190,7 @@ def test_filter_pushdown_on_messages_is_sent_to_the_server(mail: Served) -> None
     [
         ({"path": "/tmp", "queue": "q"}, "is for topics"),
         ({"queue": "q", "state": "dead,gone"}, "no state 'gone'"),
-        ({"source": "dlq", "state": "ready"}, "leave one of them out"),
+        ({"source": "dlq", "state": "ready"}, "does not apply to the source dlq"),
         ({"queue": "r-mail", "filter": "colour ="}, "refuses"),
         ({"queue": "q", "token": "wrong", "startingOffsets": "latest"}, "is for topics"),
     ],

@@ -100,9 +100,9 @@ def test_spark_sink_bad_row_refuses_the_whole_write_or_is_dead_lettered_with_its
     spark: SparkSession, served: Served
 ) -> None:
     rows = spark.createDataFrame(BAD, "value string, target string").coalesce(1)
-    with pytest.raises(PySparkException, match="the value is null; leave such rows out, or set onBadRow=dlq"):
+    with pytest.raises(PySparkException, match="the value is null; remove such rows, or set onBadRow=dlq"):
         write(rows, served)
-    with pytest.raises(PySparkException, match="batch 0 of w-large was not written, and nothing of it is there"):
+    with pytest.raises(PySparkException, match="batch 0 of w-large was not written, and nothing of it was stored"):
         write(rows.where("length(value) > 9 or value = 'ok'"), served, publishId="w-large")
     assert served.payloads("w-bad") == []
     write(rows, served, onBadRow="dlq", publishId="w-bad")
@@ -124,7 +124,7 @@ def test_spark_sink_bad_row_refuses_the_whole_write_or_is_dead_lettered_with_its
     [
         ("id", {"topic": "t"}, "a column value is needed"),
         ("cast(id as string) value, id prioriti", {"topic": "t"}, "did you mean priority"),
-        ("cast(id as string) value", {}, "say where rows go"),
+        ("cast(id as string) value", {}, "set the target of rows"),
         ("cast(id as string) value", {"topik": "t"}, "did you mean topic"),
         ("cast(id as string) value", {"topic": "t", "broker": "127.0.0.1:1"}, "does not answer"),
     ],
@@ -208,7 +208,7 @@ def test_spark_sink_missing_stage_fails_the_batch_and_stores_nothing_of_it(serve
     staged = stager.stage(iter([pa.RecordBatch.from_pydict({"value": ["1"]})]), "w-gone", 0).staged
     [path] = (Path(served.data) / "stages" / "w-gone").rglob(f"{staged.id}.*")
     path.unlink()
-    with pytest.raises(SourceError, match="was not written, and nothing of it is there"):
+    with pytest.raises(SourceError, match="was not written, and nothing of it was stored"):
         stager.commit("w-gone", 0, [staged])
     assert served.values("w.gone") == []
     assert json.loads(json.dumps(served.batches("w-gone"))) == []

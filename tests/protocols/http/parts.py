@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from yirangmq.core.errors import QueueError
-from yirangmq.protocols.http.connection import HttpConnection, HttpContext
+from yirangmq.protocols.http.connection import HttpConnection
+from yirangmq.protocols.http.context import HttpContext
 from yirangmq.protocols.http.limits import HttpLimits
 from yirangmq.protocols.http.responses import ResponseTails
 from yirangmq.protocols.http.router import HandlerRoutes, Params

@@ -160,7 +160,7 @@ def test_group_commit_responses_go_out_with_one_write_per_connection(run: Run) -
             assert len(written) == 1
             only(door)._transport = transport
             planned: list[bool] = []
-            desk.after_commit.insert(0, lambda: planned.append(door._is_flush_scheduled or not door.dirty))
+            desk.after_commit.insert(0, lambda: planned.append(door.is_flush_scheduled or not door.dirty))
             assert (await peer.ask("GET", "/work")).status == 200
             assert planned == [False]  # they leave by the flush that follows the commit
 
@@ -425,7 +425,7 @@ def test_stop_rejects_requests_that_remain_unanswered_with_503(run: Run, stage: 
             peer.send(request("POST", "/hold", b"x"))
             await soon(lambda: bool(stage.held))
             door.stop()
-            door.refuse_all()
+            door.send_goodbye()
             answer = await peer.hear()
             assert answer is not None
             assert answer.status == 503

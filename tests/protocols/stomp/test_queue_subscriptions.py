@@ -189,7 +189,7 @@ def test_stomp_ack_in_auto_mode_is_an_error(server: StompServer, version: str) -
     client.send("/queue/mail", b"1")
     [message] = client.subscribe("/queue/mail", "auto")
     name = {"id": "1-1"} if version == V12 else {"message_id": message.headers["message-id"]}
-    assert "is not held" in error_of(client.do("ACK", **name))
+    assert "is not leased by this connection" in error_of(client.do("ACK", **name))
 
 
 def test_stomp_ack_auto_mode_settles_the_messages_of_all_clients_in_one_commit() -> None:
@@ -367,24 +367,24 @@ REFUSALS = {
     "send-without-destination": (b"SEND\n\nx\0", "destination: is missing"),
     "send-to-nowhere": (b"SEND\ndestination:/mail/x\n\nx\0", "must begin with /queue/, /topic/ or /temp-queue/"),
     "send-to-a-bad-name": (b"SEND\ndestination:/queue/a b\n\nx\0", "destination: 'a b' is not allowed"),
-    "send-to-several": (b"SEND\ndestination:/queue/a,/queue/b\n\nx\0", "names several"),
+    "send-to-several": (b"SEND\ndestination:/queue/a,/queue/b\n\nx\0", "has several destinations"),
     "send-to-a-pattern": (b"SEND\ndestination:/topic/a.>\n\nx\0", "destination: 'a.>' is not allowed"),
     "send-priority": (b"SEND\ndestination:/queue/a\npriority:10\n\nx\0", "priority: must be from 0 to 9"),
     "send-expires": (b"SEND\ndestination:/queue/a\nexpires:soon\n\nx\0", "expires: must be milliseconds"),
     "send-delay": (b"SEND\ndestination:/queue/a\nAMQ_SCHEDULED_DELAY:-1\n\nx\0", "AMQ_SCHEDULED_DELAY: must be"),
-    "send-cron": (b"SEND\ndestination:/queue/a\nAMQ_SCHEDULED_CRON:* * * * *\n\nx\0", "give the queue a schedule"),
+    "send-cron": (b"SEND\ndestination:/queue/a\nAMQ_SCHEDULED_CRON:* * * * *\n\nx\0", "set a schedule in the policy"),
     "send-group": (f"SEND\ndestination:/queue/a\nJMSXGroupID:{TOO_LONG}\n\nx\0".encode(), "JMSXGroupID: has more"),
     "send-transaction": (b"SEND\ndestination:/queue/a\ntransaction:t\n\nx\0", "'t' was not begun"),
-    "send-record-delay": (b"SEND\ndestination:/topic/a\nAMQ_SCHEDULED_DELAY:1\n\nx\0", "is for queues"),
+    "send-record-delay": (b"SEND\ndestination:/topic/a\nAMQ_SCHEDULED_DELAY:1\n\nx\0", "applies to queues only"),
     "subscribe-mode": (b"SUBSCRIBE\nid:1\ndestination:/queue/a\nack:never\n\n\0", "'never' is not one of auto"),
     "subscribe-prefetch": (
         b"SUBSCRIBE\nid:1\ndestination:/queue/a\nactivemq.prefetchSize:0\n\n\0", "must be a whole number from 1"),
     "subscribe-selector": (
-        b"SUBSCRIBE\nid:1\ndestination:/queue/a\nselector:a=1\n\n\0", "selector: is not known here"),
+        b"SUBSCRIBE\nid:1\ndestination:/queue/a\nselector:a=1\n\n\0", "selector: is not supported"),
     "subscribe-exclusive": (
         b"SUBSCRIBE\nid:1\ndestination:/queue/a\nactivemq.exclusive:true\n\n\0", "activemq.exclusive: is not known"),
     "subscribe-pattern": (b"SUBSCRIBE\nid:1\ndestination:/queue/a.*\n\n\0", "destination: 'a.*' is not allowed"),
-    "subscribe-levels": (b"SUBSCRIBE\nid:1\ndestination:/topic/a.>.b\n\n\0", "'>' stands at the end"),
+    "subscribe-levels": (b"SUBSCRIBE\nid:1\ndestination:/topic/a.>.b\n\n\0", "'>' is allowed only at the end"),
     "subscribe-durable": (
         b"SUBSCRIBE\nid:1\ndestination:/topic/a\nactivemq.subscriptionName:n\n\n\0", "client-id: is missing"),
     "unsubscribe-unknown": (b"UNSUBSCRIBE\nid:1\n\n\0", "there is no subscription '1'"),
@@ -392,7 +392,7 @@ REFUSALS = {
     "commit-unknown": (b"COMMIT\ntransaction:t\n\n\0", "'t' was not begun"),
     "abort-unknown": (b"ABORT\ntransaction:t\n\n\0", "'t' was not begun"),
     "ack-in-unknown": (b"ACK\nid:1-1\nmessage-id:m\nsubscription:0\ntransaction:t\n\n\0", "'t' was not begun"),
-    "broken": (b"SEND\nno colon\n\n\0", "is no header"),
+    "broken": (b"SEND\nno colon\n\n\0", "is not a header"),
 }  # fmt: skip
 
 

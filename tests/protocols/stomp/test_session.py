@@ -46,7 +46,7 @@ def test_stomp_connect_is_required_before_other_frames(server: StompServer) -> N
 @pytest.mark.parametrize("command", ["MESSAGE", "RECEIPT", "ERROR", "CONNECTED", "SUBSCRIBEX"])
 def test_stomp_command_not_of_a_client_is_rejected(server: StompServer, version: str, command: str) -> None:
     client = server.connected(version)
-    assert f"'{command}' is no frame of a client" in error_of(client.do(command, receipt="7"))
+    assert f"'{command}' is not a frame of a client" in error_of(client.do(command, receipt="7"))
     assert client.is_closed
 
 
@@ -136,7 +136,7 @@ def test_stomp_heartbeat_timeout_closes_a_silent_client_and_returns_its_messages
         server.turns.advance(1000)
         closed.append(client.is_closed)
     assert closed == [False, False, True]
-    assert "nothing was heard for 2000 ms" in error_of(client.heard())
+    assert "no data was received for 2000 ms" in error_of(client.heard())
     assert bodies(server.connected().subscribe("/queue/mail")) == [b"x"]
 
 
@@ -149,7 +149,7 @@ def test_stomp_heartbeat_timeout_does_not_run_while_backpressure_pauses_reading(
     client.session.on_writable()
     server.turns.advance(1000)
     server.turns.advance(1000)
-    assert "nothing was heard" in error_of(client.heard())
+    assert "no data was received" in error_of(client.heard())
 
 
 def test_stomp_heartbeat_not_promised_allows_a_silent_client(server: StompServer) -> None:

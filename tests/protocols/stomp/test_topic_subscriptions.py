@@ -122,4 +122,4 @@ def test_stomp_ack_of_a_record_not_held_is_an_error(server: StompServer) -> None
     client.send("/topic/news", b"1")
     [message] = client.heard()
     client.ack(message)
-    assert "is not held" in error_of(client.ack(message))
+    assert "is not leased by this connection" in error_of(client.ack(message))

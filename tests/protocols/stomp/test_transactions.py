@@ -134,7 +134,7 @@ def test_stomp_transaction_is_of_topics_or_of_queues_and_not_of_both(server: Sto
     client.do("BEGIN", transaction="t")
     client.send("/topic/news", b"3", transaction="t")
     said = client.do("SEND", b"x", destination="/queue/mail", transaction="t")
-    assert "is of queues or of topics, not of both" in error_of(said)
+    assert "is for queues or for topics, not for both" in error_of(said)
 
 
 def test_stomp_transaction_that_is_empty_is_committed(server: StompServer) -> None:
@@ -150,7 +150,7 @@ def test_stomp_transaction_limits_on_number_names_and_bytes_are_enforced(server:
     assert "64 are open already" in error_of(client.do("BEGIN", transaction="more"))
     client = server.connected()
     client.do("BEGIN", transaction="t")
-    assert "is begun already" in error_of(client.do("BEGIN", transaction="t"))
+    assert "exists already" in error_of(client.do("BEGIN", transaction="t"))
     client = server.connected()
     client.do("BEGIN", transaction="t")
     body = b"x" * (server.house.identity.max_frame - 1000)

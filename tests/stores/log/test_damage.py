@@ -204,10 +204,7 @@ def test_quarantine_keeps_a_damaged_segment_with_its_reason_and_the_gap_has_both
         assert sequences(log.reader().records(1)) == [n for n in range(1, 101) if n != first]
         assert log.epoch == long.epoch
     assert (folder / "quarantine" / second.name).read_bytes() == bytes(content)
-    assert (
-        f"the record {first} does not hold what was written"
-        in (folder / "quarantine" / f"{second.name}.txt").read_text()
-    )
+    assert f"the record {first} is damaged" in (folder / "quarantine" / f"{second.name}.txt").read_text()
     with open_log(folder) as log:
         assert log.gaps() == [Gap(first, first)]
 
@@ -350,7 +347,7 @@ def test_segment_version_from_a_later_release_is_refused(tmp_path: Path, long: M
 
 def test_log_folder_of_other_files_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(StoreError, match=r"holds no log but other files, such as 'letter\.txt'"):
+    with pytest.raises(StoreError, match=r"contains no log but other files, such as 'letter\.txt'"):
         open_log(tmp_path)
     assert names(tmp_path) == ["letter.txt"]
 

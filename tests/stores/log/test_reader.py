@@ -209,7 +209,7 @@ def test_damaged_frame_is_detected_and_named_by_file_and_record(log: SegmentLog)
     with segments(log.folder)[0].open("r+b") as file:
         file.seek(log.chain[0].head.begin + 200)
         file.write(b"!")
-    with pytest.raises(StoreDamaged, match=r"00000000000000000001\.log: record 1 does not hold what was written"):
+    with pytest.raises(StoreDamaged, match=r"00000000000000000001\.log: record 1 is damaged"):
         list(log.reader().records(1))
     assert sequences(log.reader().records(2, 6)) == [2, 3, 4, 5]
 

@@ -203,7 +203,7 @@ def test_salvage_gives_a_second_damaged_file_a_name_of_its_own(path: Path) -> No
 def test_salvage_leaves_a_file_without_readable_content_unchanged(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "queue.db"
     path.write_bytes(content)
-    with pytest.raises(StoreDamaged, match="stays as it is"):
+    with pytest.raises(StoreDamaged, match="it is not changed"):
         salvage_store(f"sqlite:{path}")
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("queue.db", content)]
 

@@ -84,7 +84,7 @@ def _child(parent: Envelope, hook: Hook, new: NewMessage, number: int, now: int)
     try:
         child = build(hook.produces, replace(new, **inherited), sha256(name.encode()).hexdigest()[:32], now)
     except BadInput as error:
-        raise HookFailed(f"hook {hook.name} made a message that is none: {error}", field="processor.hooks") from None
+        raise HookFailed(f"hook {hook.name} returned an invalid message: {error}", field="processor.hooks") from None
     cause = {"queue": parent.queue, "messageId": parent.id, "hook": hook.name}
     header = dumps({"causation": cause, **(loads(child.header.encode()) if child.header else {})}).decode()
     available = parent.available_at if not new.delay else child.available_at
@@ -290,7 +290,7 @@ class AdmissionControl:
         recorded = {place for place, one in enumerate(verdicts) if any(hook.is_recording for hook, _ in one.produced)}
         for target, found in derived.items():
             if target in lineage:
-                raise Unfit(f"the processors go round: {' → '.join((*lineage, target))}", field="processor")
+                raise Unfit(f"the processors form a cycle: {' → '.join((*lineage, target))}", field="processor")
             self._check_target(transaction, target, [child.envelope for child in found], now, lineage, born)
         kept = _stamped(envelopes) if chain.integrity else envelopes
         if recorded:

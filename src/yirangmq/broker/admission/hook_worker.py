@@ -111,7 +111,7 @@ def _encode_result(value: Any, *, produces: bool) -> bytes:
     if value is None or value is True:
         return frame({"outcome": FINE})
     if value is False or isinstance(value, str):
-        return frame({"outcome": UNFIT, "text": value or "the hook says no"})
+        return frame({"outcome": UNFIT, "text": value or "the hook refused the message"})
     kind = type(value).__name__
     return frame({"outcome": FAILED, "text": f"returned {kind}; a hook without produces returns nothing, or a reason"})
 
@@ -159,10 +159,12 @@ def _read(connection: socket.socket, requests: "queue.SimpleQueue[bytes]") -> No
     os._exit(0)
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, path: list[str]) -> None:
+    """Answer requests. ``path`` is the module path of the process that started this one: it is searched last."""
     connection = socket.socket(fileno=descriptor)
     if os.getcwd() not in sys.path:  # noqa: PTH109  (sys.path holds strings)
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    sys.path += [folder for folder in path if folder and folder not in sys.path]
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(connection, requests), daemon=True).start()
     hooks: dict[str, Callable[[HookMessage], Any]] = {}
@@ -171,4 +173,4 @@ def main(descriptor: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), json.loads(sys.argv[2]))

@@ -10,6 +10,7 @@ affect the others. After ``MAX_LOST`` lost processes the remaining messages of a
 Both classes are for one thread at a time; ``close`` may be called from any thread."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -73,7 +74,8 @@ class HookProcess:
                 return self._connection
         self._end()
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "yirangmq.broker.admission.hook_worker", str(theirs.fileno())]
+        module = "yirangmq.broker.admission.hook_worker"
+        command = [sys.executable, "-m", module, str(theirs.fileno()), json.dumps(sys.path)]
         with self._guard, theirs:
             try:
                 self._check_open()  # ``close`` may have run meanwhile, and would wait for this hook
@@ -101,7 +103,7 @@ class HookProcess:
             return unframe(_received(connection, size, until))
         except TimeoutError:
             self._end()
-            raise HookProcessLost(f"hook {hook} was cut off after {seconds:g} s", field="processor.hooks") from None
+            raise HookProcessLost(f"hook {hook} was stopped after {seconds:g} s", field="processor.hooks") from None
         except OSError:
             code = self._end()
             how = f"by {_signal_name(-code)}" if code < 0 else f"with exit code {code}"

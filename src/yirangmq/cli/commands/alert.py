@@ -7,38 +7,38 @@ import getpass
 from typing import Any
 
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import count_text, shorten_instant
+from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import TableColumn
+from yirangmq.cli.table import TableColumn, instant_of
 from yirangmq.core.alerts import Level
 from yirangmq.core.errors import Unavailable
 
 COLUMNS = (
     TableColumn("id", right=True),
-    TableColumn("level"),
-    TableColumn("state"),
-    TableColumn("rule"),
-    TableColumn("since"),
-    TableColumn("acknowledged"),
+    TableColumn("level", marks=True),
+    TableColumn("state", marks=True, rank=1),
+    TableColumn("rule", rank=2),
+    TableColumn("since", rank=1),
+    TableColumn("acknowledged", rank=3),
     TableColumn("what", shrinks=True),
 )
 RULE_COLUMNS = (
     TableColumn("rule"),
-    TableColumn("on"),
+    TableColumn("on", marks=True),
     TableColumn("limit", right=True),
-    TableColumn("unit"),
-    TableColumn("level"),
+    TableColumn("unit", rank=1),
+    TableColumn("level", marks=True, rank=2),
     TableColumn("about", shrinks=True),
 )
 SINK_COLUMNS = (
     TableColumn("sink"),
-    TableColumn("kind"),
-    TableColumn("level"),
+    TableColumn("kind", rank=1),
+    TableColumn("level", rank=2),
     TableColumn("sent", right=True),
-    TableColumn("failed", right=True),
-    TableColumn("lost", right=True),
-    TableColumn("pending", right=True),
+    TableColumn("failed", right=True, alarms=True),
+    TableColumn("lost", right=True, alarms=True),
+    TableColumn("pending", right=True, rank=3),
     TableColumn("last error", shrinks=True),
 )
 
@@ -55,8 +55,8 @@ def _call(args: argparse.Namespace, method: str, **values: Any) -> Any:
 
 def list_options(parser: argparse.ArgumentParser) -> None:
     arguments.store(parser)
-    parser.add_argument("--all", action="store_true", help="also those that are over")
-    parser.add_argument("--sinks", action="store_true", help="who is told, and how that goes")
+    parser.add_argument("--all", action="store_true", help="also alerts that are over")
+    parser.add_argument("--sinks", action="store_true", help="also list the sinks with their results")
 
 
 def run_list(args: argparse.Namespace, screen: Screen) -> int:
@@ -81,7 +81,7 @@ def run_list(args: argparse.Namespace, screen: Screen) -> int:
 
 def _cells(one: dict[str, Any]) -> tuple[object, ...]:
     acked = one["acknowledgedBy"] or ("yes" if one["acknowledgedAt"] else None)
-    return one["id"], one["level"], one["state"], one["rule"], shorten_instant(one["openedAt"]), acked, one["text"]
+    return one["id"], one["level"], one["state"], one["rule"], instant_of(one["openedAt"]), acked, one["text"]
 
 
 def _sink(one: dict[str, Any]) -> tuple[object, ...]:
@@ -90,7 +90,7 @@ def _sink(one: dict[str, Any]) -> tuple[object, ...]:
 
 
 def one_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="as 'alert list' shows it")
+    parser.add_argument("id", metavar="ID", help="alert id, as 'alert list' prints it")
     arguments.store(parser)
 
 
@@ -105,9 +105,9 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def ack_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ids", metavar="ID", nargs="+", help="as 'alert list' shows it")
-    parser.add_argument("--by", metavar="NAME", help="who cares for it (default: you)")
-    parser.add_argument("--note", metavar="TEXT", default="", help="what is being done")
+    parser.add_argument("ids", metavar="ID", nargs="+", help="alert id, as 'alert list' prints it")
+    parser.add_argument("--by", metavar="NAME", help="name of the person (default: your user name)")
+    parser.add_argument("--note", metavar="TEXT", default="", help="note about the work on it")
     arguments.store(parser)
 
 
@@ -131,8 +131,10 @@ def _myself() -> str:
 
 
 def test_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sink", metavar="NAME", default="", help="this one only")
-    parser.add_argument("--level", choices=tuple(Level), default=Level.INFO.value, help="of the notice (default: INFO)")
+    parser.add_argument("--sink", metavar="NAME", default="", help="this sink only")
+    parser.add_argument(
+        "--level", choices=tuple(Level), default=Level.INFO.value, help="level of the notice (default: INFO)"
+    )
     arguments.store(parser)
 
 
@@ -168,31 +170,31 @@ def _rule(row: dict[str, Any]) -> tuple[object, ...]:
 
 COMMANDS = {
     "alert": Command(
-        about="What is wrong with a server, and who is told of it (docs/alerts.md). One alert for each fault, from "
-        "when it is seen until it has been gone for a while.",
+        about="Faults of a server, and the notices about them (docs/alerts.md). There is one alert for each "
+        "fault, from its first detection until it has been absent for a while.",
         examples=(
-            ("what is wrong?", "yirangmq alert list"),
-            ("I care for it", "yirangmq alert ack 17 --note 'a new disk is on its way'"),
+            ("open alerts", "yirangmq alert list"),
+            ("acknowledge one", "yirangmq alert ack 17 --note 'a new disk is on its way'"),
         ),
         subcommands={
             "list": (
-                "what is wrong, the worst first",
+                "list open alerts, the worst first",
                 Command(
-                    about="Open alerts, the worst first. open: the fault is there; settling: it is gone, and the "
-                    "alert is over if it stays so.",
+                    about="List open alerts, the worst first. open: the fault is present; settling: it is absent, "
+                    "and the alert is over if it stays so.",
                     examples=(
-                        ("what is wrong now", "yirangmq alert list"),
+                        ("open alerts", "yirangmq alert list"),
                         ("with those that are over, for programs", "yirangmq alert list --all --json"),
-                        ("does everybody hear of it?", "yirangmq alert list --sinks"),
+                        ("with the sinks", "yirangmq alert list --sinks"),
                     ),
                     options=list_options,
                     run=run_list,
                 ),
             ),
             "show": (
-                "one alert",
+                "print one alert",
                 Command(
-                    about="Everything that is known of one alert.",
+                    about="Print all details of one alert.",
                     examples=(
                         ("for people", "yirangmq alert show 17"),
                         ("for programs", "yirangmq alert show 17 --json"),
@@ -202,10 +204,11 @@ COMMANDS = {
                 ),
             ),
             "ack": (
-                "say that you care for it",
+                "acknowledge alerts",
                 Command(
-                    about="Acknowledge alerts: no more reminders of them, unless they get worse. It stays open until "
-                    "the fault is gone. Said again it changes nothing.",
+                    about="Acknowledge alerts: there are no more reminders of them, unless they get worse. An "
+                    "alert stays open until its fault is absent. A repeated acknowledgement changes "
+                    "nothing.",
                     examples=(
                         ("one", "yirangmq alert ack 17"),
                         ("several, with a note", "yirangmq alert ack 17 18 --by night-shift --note 'vendor called'"),
@@ -217,8 +220,8 @@ COMMANDS = {
             "test": (
                 "send a test notice",
                 Command(
-                    about="Send a notice that means nothing to every sink, whatever levels and rules it wants, and say "
-                    "what became of it. Exits with 11 if one did not take it.",
+                    about="Send a test notice to every sink, whatever its levels and rules, and report the "
+                    "results. The command exits with 11 if a sink rejected it.",
                     examples=(
                         ("to all", "yirangmq alert test"),
                         ("to one", "yirangmq alert test --sink email --level CRITICAL"),
@@ -228,9 +231,9 @@ COMMANDS = {
                 ),
             ),
             "rules": (
-                "what is watched, and its limits",
+                "list the rules and their limits",
                 Command(
-                    about="Every rule with its limit, as the setting alerts has them. 0 is never.",
+                    about="List every rule with its limit, as the setting alerts has it. 0 turns a rule off.",
                     examples=(
                         ("for people", "yirangmq alert rules"),
                         ("for programs", "yirangmq alert rules --json"),

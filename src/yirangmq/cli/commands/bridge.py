@@ -17,24 +17,26 @@ from yirangmq.core.bridges import check_bridge, read_new
 from yirangmq.core.errors import BadInput, Unavailable
 
 COLUMNS = (
-    TableColumn("name", shrinks=True),
-    TableColumn("queue", shrinks=True),
-    TableColumn("topics", shrinks=True),
-    TableColumn("state"),
-    TableColumn("sequence", right=True),
+    TableColumn("name"),
+    TableColumn("queue"),
+    TableColumn("topics", shrinks=True, rank=1),
+    TableColumn("state", marks=True),
+    TableColumn("sequence", right=True, rank=3),
     TableColumn("lag", right=True),
-    TableColumn("delivered", right=True),
-    TableColumn("refused", right=True),
+    TableColumn("delivered", right=True, rank=2),
+    TableColumn("refused", right=True, rank=2, hides_zero=True, alarms=True),
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="what the bridge is called")
+    parser.add_argument("name", metavar="NAME", help="name of the bridge")
     arguments.queue(parser, what="the queue that gets the messages")
     parser.add_argument(
-        "-t", "--topic", action="append", default=[], metavar="PATTERN", help="a topic or a pattern; more than once"
+        "-t", "--topic", action="append", default=[], metavar="PATTERN", help="a topic or a pattern; may be repeated"
     )
-    parser.add_argument("--no-groups", action="store_true", help="a record's key does not become its message's group")
+    parser.add_argument(
+        "--no-groups", action="store_true", help="do not use a record's key as the group of its message"
+    )
     _start_options(parser, "only what is published from now on")
     arguments.store(parser)
 
@@ -56,10 +58,10 @@ def list_options(parser: argparse.ArgumentParser) -> None:
 
 def _start_options(parser: argparse.ArgumentParser, usual: str) -> None:
     group = parser.add_argument_group(f"where it begins (default: {usual})").add_mutually_exclusive_group()
-    group.add_argument("--from-beginning", action="store_true", help="with the first record that is kept")
-    group.add_argument("--from-now", action="store_true", help="with what is published from now on")
-    group.add_argument("--from-seq", type=int, metavar="N", help="with this sequence of the log")
-    group.add_argument("--from-time", metavar="TIME", help="with the first record from this time on, in ISO 8601")
+    group.add_argument("--from-beginning", action="store_true", help="the first record that is kept")
+    group.add_argument("--from-now", action="store_true", help="the records published from now on")
+    group.add_argument("--from-seq", type=int, metavar="N", help="this sequence of the log")
+    group.add_argument("--from-time", metavar="TIME", help="the first record at or after this time, in ISO 8601")
 
 
 def _start(args: argparse.Namespace) -> dict[str, Any]:
@@ -86,7 +88,7 @@ def _nanoseconds(text: str) -> int:
 def _server(args: argparse.Namespace) -> Iterator[Queues]:
     with connection.open_existing(args) as queues:
         if connection.address_of(queues) is None:
-            raise Unavailable("no server holds this store; bridges are a server's: begin with 'yirangmq serve'")
+            raise Unavailable("no server holds this store; bridges run in a server: start it with 'yirangmq serve'")
         yield queues
 
 
@@ -126,7 +128,7 @@ def run_list(args: argparse.Namespace, screen: Screen) -> int:
         screen.document({"ok": True, "bridges": rows})
         return output.OK
     if not rows:
-        screen.note("there are no bridges; 'yirangmq bridge add' makes one")
+        screen.note("there are no bridges; 'yirangmq bridge add' adds one")
         return output.OK
     screen.table(COLUMNS, [_cells(row) for row in rows])
     for row in rows:
@@ -173,21 +175,21 @@ def _subcommand(
 
 COMMANDS = {
     "bridge": Command(
-        about="Topics that feed queues: each record becomes one message of the queue, once, whatever happens. Bridges "
-        "are kept by the server and run in it (docs/bridges.md).",
+        about="Bridges copy records of topics into queues: each record becomes one message of the queue, exactly "
+        "once. The server keeps the bridges and runs them (docs/bridges.md).",
         examples=(
-            ("orders go to a queue", "yirangmq bridge add billing --topic 'orders.*' --queue billing"),
-            ("how far are they?", "yirangmq bridge list"),
+            ("copy orders to a queue", "yirangmq bridge add billing --topic 'orders.*' --queue billing"),
+            ("their state and lag", "yirangmq bridge list"),
         ),
         subcommands={
             "add": (
-                "let topics feed a queue",
+                "add a bridge from topics to a queue",
                 _subcommand(
-                    "Let topics feed a queue, from now on or from an earlier place. A record's key becomes its "
-                    "message's group, so that records of one key are worked on in order.",
+                    "Add a bridge from topics to a queue, from now on or from an earlier position. A record's key "
+                    "becomes the group of its message, so that records of one key are processed in order.",
                     (
-                        ("what is published from now on", "yirangmq bridge add billing -t 'orders.*' -q billing"),
-                        ("all that is kept, too", "yirangmq bridge add audit -q audit --from-beginning"),
+                        ("records published from now on", "yirangmq bridge add billing -t 'orders.*' -q billing"),
+                        ("all records that are kept, too", "yirangmq bridge add audit -q audit --from-beginning"),
                         ("from a sequence on", "yirangmq bridge add late -t trades -q late --from-seq 41208"),
                     ),
                     add_options,
@@ -195,18 +197,18 @@ COMMANDS = {
                 ),
             ),
             "list": (
-                "every bridge, with its lag",
+                "list the bridges with their lag",
                 _subcommand(
-                    "Every bridge: what feeds what, its state, how far it has come and how far it is behind.",
+                    "List every bridge with its topics, queue, state, position and lag.",
                     (("for people", "yirangmq bridge list"), ("for programs", "yirangmq bridge list --json")),
                     list_options,
                     run_list,
                 ),
             ),
             "show": (
-                "one bridge",
+                "show a bridge",
                 _subcommand(
-                    "Everything that is known of one bridge.",
+                    "Show all details of one bridge.",
                     (
                         ("for people", "yirangmq bridge show billing"),
                         ("for programs", "yirangmq bridge show billing --json"),
@@ -216,9 +218,9 @@ COMMANDS = {
                 ),
             ),
             "remove": (
-                "end a bridge; its messages stay",
+                "remove a bridge; its messages stay",
                 _subcommand(
-                    "End a bridge and forget how far it had come. Messages that are in the queue stay there.",
+                    "Remove a bridge with its position. Messages in the queue stay there.",
                     (
                         ("one", "yirangmq bridge remove billing"),
                         ("for programs", "yirangmq bridge remove billing --json"),
@@ -228,9 +230,10 @@ COMMANDS = {
                 ),
             ),
             "pause": (
-                "bring nothing more over",
+                "pause a bridge",
                 _subcommand(
-                    "Bring nothing more over. Records wait in the log, for as long as topic_cursor_seconds allow.",
+                    "Pause a bridge: it copies no more records. Records wait in the log for at most "
+                    "topic_cursor_seconds.",
                     (
                         ("one", "yirangmq bridge pause billing"),
                         ("for programs", "yirangmq bridge pause billing --json"),
@@ -240,14 +243,14 @@ COMMANDS = {
                 ),
             ),
             "resume": (
-                "go on",
+                "resume a bridge",
                 _subcommand(
-                    "Go on from where it was. A bridge that stopped because its records are gone, or because the log "
-                    "is another one, goes on from where it is told to.",
+                    "Resume a bridge at its position. A bridge that stopped because its records were removed, or "
+                    "because the log is a different one, needs a new start position.",
                     (
-                        ("from where it was", "yirangmq bridge resume billing"),
-                        ("with the first record that is kept", "yirangmq bridge resume billing --from-beginning"),
-                        ("skip what it missed", "yirangmq bridge resume billing --from-now"),
+                        ("at its position", "yirangmq bridge resume billing"),
+                        ("the first record that is kept", "yirangmq bridge resume billing --from-beginning"),
+                        ("skip the missed records", "yirangmq bridge resume billing --from-now"),
                     ),
                     resume_options,
                     run_resume,

@@ -8,8 +8,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from yirangmq.cli import output
-from yirangmq.cli.arguments import read_input
+from yirangmq.cli import arguments, output
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands import cluster_status
 from yirangmq.cli.commands.cluster_status import etcd_options, run_with
@@ -17,6 +16,7 @@ from yirangmq.cli.output import Screen
 from yirangmq.clock import SystemClock, TimeOrderedIds, default_consumer
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
+from yirangmq.fsio.input_file import read_input
 from yirangmq.observe import logs
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ ABOUT = (
 def options(parser: argparse.ArgumentParser) -> None:
     etcd_options(parser)
     parser.add_argument("act", choices=("print", "apply"), help="show the commands of etcdctl, or create the roles")
-    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="name of the queue")
+    arguments.queue(parser, needed=False, what="name of the queue")
     parser.add_argument(
         "--server", metavar="STORE", action="append", default=[],
         help="a role for the servers (yirangmq serve --store etcd://…?name=STORE) of this store; main: the store "
@@ -191,7 +191,7 @@ def run_serve(args: argparse.Namespace, screen: Screen) -> int:
 
 def create_options(parser: argparse.ArgumentParser) -> None:
     etcd_options(parser)
-    parser.add_argument("queue", metavar="QUEUE", help="name of the queue")
+    arguments.queue(parser, what="name of the queue")
     parser.add_argument("--policy", metavar="FILE", help="JSON file with the policy, '-' for stdin (docs/policy.md)")
     parser.add_argument(
         "--long-keys", action=argparse.BooleanOptionalAction,

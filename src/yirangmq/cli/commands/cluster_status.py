@@ -10,9 +10,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
-from yirangmq.cli import output
+from yirangmq.cli import arguments, output
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.cli.table import TableColumn
 from yirangmq.clock import SystemClock
 from yirangmq.core import validation
@@ -90,17 +91,17 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 QUEUES = (
-    TableColumn("queue", shrinks=True),
+    TableColumn("queue"),
     TableColumn("leader"),
     TableColumn("inbox", right=True),
     TableColumn("line", right=True),
-    TableColumn("waiting", right=True),
-    TableColumn("leased", right=True),
-    TableColumn("returned", right=True),
-    TableColumn("dead", right=True),
-    TableColumn("consumers", right=True),
-    TableColumn("moved", right=True),
-    TableColumn("acked", right=True),
+    TableColumn("waiting", right=True, rank=2),
+    TableColumn("leased", right=True, rank=1),
+    TableColumn("returned", right=True, rank=3),
+    TableColumn("dead", right=True, alarms=True),
+    TableColumn("consumers", right=True, rank=1),
+    TableColumn("moved", right=True, rank=5),
+    TableColumn("acked", right=True, rank=4),
 )
 CLUSTER_METRICS = {
     "inbox": "inbox", "line": "line", "waiting": "waiting", "leased": "given", "returned": "again", "dead": "dead",
@@ -110,11 +111,11 @@ CLUSTER_METRICS = {
 MEMBERS = (
     TableColumn("member"),
     TableColumn("endpoint"),
-    TableColumn("version"),
+    TableColumn("version", rank=1),
     TableColumn("role"),
-    TableColumn("MiB", right=True),
-    TableColumn("in use", right=True),
-    TableColumn("term", right=True),
+    TableColumn("MiB", right=True, rank=2),
+    TableColumn("in use", right=True, rank=3),
+    TableColumn("term", right=True, rank=4),
     TableColumn("errors", shrinks=True),
 )
 TIMEOUT_SECONDS = 15.0
@@ -257,7 +258,8 @@ def run_repair(args: argparse.Namespace, screen: Screen) -> int:
     from yirangmq.cluster.etcd.diagnostics import repair
 
     async def mend(etcd: "Etcd", address: "EtcdAddress") -> int:
-        done = await repair(etcd, address, screen.note)
+        with ProgressBar("repairing etcd", shown=screen.shows_progress) as show:
+            done = await repair(etcd, address, lambda text: show.print(lambda: screen.note(text)))
         document = done._asdict()
         document["leftOut"] = list(document.pop("left_out"))
         screen.answer(document | {"freed": done.freed}, repair_text(done))
@@ -288,12 +290,12 @@ def _status_options(parser: argparse.ArgumentParser) -> None:
 
 def _queue_option(parser: argparse.ArgumentParser) -> None:
     etcd_options(parser)
-    parser.add_argument("queue", metavar="QUEUE", help="name of the queue")
+    arguments.queue(parser, what="name of the queue")
 
 
 def _leader_options(parser: argparse.ArgumentParser) -> None:
     etcd_options(parser)
-    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="show this queue only")
+    arguments.queue(parser, needed=False, what="show this queue only")
 
 
 def _doctor_options(parser: argparse.ArgumentParser) -> None:

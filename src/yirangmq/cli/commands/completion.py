@@ -11,7 +11,7 @@ SHELLS = ("bash", "zsh")
 
 
 def add_options(made: argparse.ArgumentParser) -> None:
-    made.add_argument("shell", choices=SHELLS, help="for which shell")
+    made.add_argument("shell", choices=SHELLS, help="the shell")
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
@@ -39,7 +39,7 @@ COMMANDS = {
         about="Print a completion script for your shell.",
         examples=(
             ("bash, for this session", 'eval "$(yirangmq completion bash)"'),
-            ("zsh, for good", "yirangmq completion zsh > ~/.zfunc/_yirangmq"),
+            ("zsh, permanently", "yirangmq completion zsh > ~/.zfunc/_yirangmq"),
         ),
         options=add_options,
         run=run,

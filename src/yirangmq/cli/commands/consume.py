@@ -38,16 +38,20 @@ def ack_options(parser: argparse.ArgumentParser) -> None:
 def nack_options(parser: argparse.ArgumentParser) -> None:
     arguments.leases(parser)
     parser.add_argument(
-        "--reason", choices=[*Reason], default=Reason.HANDLER_ERROR.value, help="why (default: HANDLER_ERROR)"
+        "--reason", choices=[*Reason], default=Reason.HANDLER_ERROR.value, help="reason code (default: HANDLER_ERROR)"
     )
-    parser.add_argument("--text", default="", metavar="TEXT", help="why, in your words")
-    parser.add_argument("--delay", type=float, metavar="SECONDS", help="try again then (default: the policy's backoff)")
+    parser.add_argument("--text", default="", metavar="TEXT", help="description of the failure")
+    parser.add_argument(
+        "--delay", type=float, metavar="SECONDS", help="time until the next attempt (default: the policy's backoff)"
+    )
     arguments.store(parser)
 
 
 def extend_options(parser: argparse.ArgumentParser) -> None:
     arguments.leases(parser)
-    parser.add_argument("--seconds", type=float, metavar="SECONDS", help="from now (default: the queue's policy)")
+    parser.add_argument(
+        "--seconds", type=float, metavar="SECONDS", help="new duration from now (default: the queue's policy)"
+    )
     arguments.store(parser)
 
 
@@ -94,8 +98,8 @@ def _result(lease: str, error: QueueError | None) -> dict[str, Any]:
 
 SETTLE_COMMANDS = {
     "ack": Command(
-        about="Say that the work on leased messages is done. Repeating it does no harm; a lease that is over is "
-        "refused.",
+        about="Acknowledge leased messages: the work is done. A repeated ack succeeds; a lease that has ended is "
+        "rejected.",
         examples=(
             ("one", "yirangmq ack 17-1"),
             ("several with one commit, in another store", "yirangmq ack 17-1 18-1 --db /data/yirang.db"),
@@ -104,20 +108,21 @@ SETTLE_COMMANDS = {
         run=run_ack,
     ),
     "nack": Command(
-        about="Say that the work failed. The queue's policy decides between another try after a while and the dead "
-        "letters; REJECTED, VALIDATION_ERROR, POISON and CORRUPT go there at once.",
+        about="Report that the processing of leased messages failed. The policy of the queue decides between "
+        "another attempt and the dead-letter queue; with REJECTED, VALIDATION_ERROR, POISON and CORRUPT the "
+        "message is dead at once.",
         examples=(
-            ("try again as the policy says", "yirangmq nack 17-1 --text 'no route to host'"),
-            ("try again in a minute", "yirangmq nack 17-1 --reason TIMEOUT --delay 60"),
-            ("never try again", "yirangmq nack 17-1 --reason REJECTED --text 'unknown account'"),
+            ("retry as the policy says", "yirangmq nack 17-1 --text 'no route to host'"),
+            ("retry in a minute", "yirangmq nack 17-1 --reason TIMEOUT --delay 60"),
+            ("no retry", "yirangmq nack 17-1 --reason REJECTED --text 'unknown account'"),
         ),
         options=nack_options,
         run=run_nack,
     ),
     "extend": Command(
-        about="Keep leased messages longer: the lease then ends so many seconds from now.",
+        about="Extend the lease of messages: it then ends the given number of seconds from now.",
         examples=(
-            ("as long again as the queue's policy gives", "yirangmq extend 17-1"),
+            ("by the duration in the queue's policy", "yirangmq extend 17-1"),
             ("five minutes from now", "yirangmq extend 17-1 --seconds 300"),
         ),
         options=extend_options,
@@ -139,17 +144,22 @@ PRINT_OPTIONS = {"no_ack": False, "batch": 1, "wait": 0, "fail_empty": False}
 
 def add_worker_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("consumer process")
-    group.add_argument("--handler", metavar="MODULE:FUNCTION", help="the Python function that works on each message")
+    group.add_argument("--handler", metavar="MODULE:FUNCTION", help="Python function that is called for each message")
     group.add_argument(
         "--exec",
         dest="program",
         metavar="COMMAND",
-        help="the program that does: the envelope as one line of JSON on stdin (with --raw the payload's bytes); "
-        f"exit code 0 acks, {os.EX_DATAERR} rejects, {os.EX_TEMPFAIL} asks for another try, any other is a failure",
+        help="program that is run for each message: the envelope as one line of JSON on stdin (with --raw the bytes of "
+        f"the payload); exit code 0 acks, {os.EX_DATAERR} rejects, {os.EX_TEMPFAIL} retries, any other is a failure",
     )
-    group.add_argument("--shell", action="store_true", help="COMMAND is a line for the shell")
-    group.add_argument("--concurrency", type=int, metavar="N", help="work on so many at a time (default: 1)")
-    group.add_argument("--timeout", type=float, metavar="SECONDS", help="for one message (default: none)")
+    group.add_argument("--shell", action="store_true", help="run COMMAND with the shell")
+    group.add_argument(
+        "--concurrency",
+        type=int,
+        metavar="N",
+        help="number of messages that are processed at the same time (default: 1)",
+    )
+    group.add_argument("--timeout", type=float, metavar="SECONDS", help="time limit for one message (default: none)")
     group.add_argument(
         "--kill-after",
         type=float,
@@ -159,18 +169,26 @@ def add_worker_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--retry-after", type=float, metavar="SECONDS", help=f"after exit code {os.EX_TEMPFAIL} (default: the policy's)"
     )
-    group.add_argument("--prefetch", type=int, metavar="N", help="lease so many more, for quick handlers (default: 0)")
-    group.add_argument("--schema", metavar="FILE", help="JSON Schema that payloads must fit")
     group.add_argument(
-        "--poison-after", type=int, metavar="N", help="the same error so many times in a row: dead (default: never)"
+        "--prefetch",
+        type=int,
+        metavar="N",
+        help="number of messages that are leased in advance, for quick handlers (default: 0)",
+    )
+    group.add_argument("--schema", metavar="FILE", help="JSON Schema that payloads must match")
+    group.add_argument(
+        "--poison-after",
+        type=int,
+        metavar="N",
+        help="a message is dead after this many equal errors in a row (default: never)",
     )
     group.add_argument(
         "--drain-seconds",
         type=float,
         metavar="SECONDS",
-        help=f"for the work in hand when stopped (default: {DRAIN_SECONDS:g})",
+        help=f"time limit for the messages in process after a stop (default: {DRAIN_SECONDS:g})",
     )
-    group.add_argument("--until-empty", action="store_true", help="end when nothing is ready and nothing in work")
+    group.add_argument("--until-empty", action="store_true", help="end when no message is ready or in process")
 
 
 def wants_workers(args: argparse.Namespace) -> bool:
@@ -211,12 +229,18 @@ FOLLOW_SECONDS = 3600
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     arguments.queue(parser)
-    parser.add_argument("--max", type=int, metavar="N", help="stop after so many")
-    parser.add_argument("--batch", type=int, default=1, metavar="N", help="take so many at a time (default: 1)")
-    parser.add_argument("--wait", type=float, default=0, metavar="SECONDS", help="wait so long for a message to come")
-    parser.add_argument("--follow", action="store_true", help="wait for more until stopped")
-    parser.add_argument("--no-ack", action="store_true", help="leave them leased; ack, nack or extend by lease id")
-    parser.add_argument("--lease-seconds", type=float, metavar="SECONDS", help="how long (default: the queue's policy)")
+    arguments.limit(parser, "stop after this many messages", names=("--limit", "--max"))
+    parser.add_argument(
+        "--batch", type=int, default=1, metavar="N", help="number of messages leased at a time (default: 1)"
+    )
+    parser.add_argument("--wait", type=float, default=0, metavar="SECONDS", help="time to wait for a message")
+    parser.add_argument("--follow", action="store_true", help="wait for further messages until stopped")
+    parser.add_argument(
+        "--no-ack", action="store_true", help="leave the messages leased; ack, nack or extend them by lease id"
+    )
+    parser.add_argument(
+        "--lease-seconds", type=float, metavar="SECONDS", help="duration of the lease (default: the queue's policy)"
+    )
     arguments.consumer(parser)
     parser.add_argument("--raw", action="store_true", help="print the payload's bytes and a line feed, nothing else")
     parser.add_argument("--fail-empty", action="store_true", help=f"exit with {output.EMPTY} if there was nothing")
@@ -232,7 +256,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         if shown:
             screen.note(f"{args.queue} shows the dead letters of {shown[0]}; see 'yirangmq dlq list' and 'dlq redrive'")
         count = 0
-        while args.max is None or count < args.max:
+        while args.limit is None or count < args.limit:
             deliveries = _lease_batch(args, queues, count)
             if not deliveries and not args.follow:
                 break
@@ -264,7 +288,7 @@ def _explain_empty(queues: Queues, queue: str) -> str:
 
 
 def _lease_batch(args: argparse.Namespace, queues: Queues, count: int) -> list[MessageDelivery]:
-    limit = args.batch if args.max is None else min(args.batch, args.max - count)
+    limit = args.batch if args.limit is None else min(args.batch, args.limit - count)
     wait = FOLLOW_SECONDS if args.follow else args.wait
     return queues.lease(args.queue, limit, wait=wait, lease_seconds=args.lease_seconds)
 
@@ -323,25 +347,29 @@ def stopping_on_signals(signals: StopSignals | None = None) -> Iterator[None]:
 COMMANDS = {
     **SETTLE_COMMANDS,
     "consume": Command(
-        about="Take messages from a queue, print each and acknowledge it once it is printed, until the queue is "
+        about="Lease messages from a queue, print each, and ack it after it was printed, until the queue is "
         "empty.\n\n"
         'With --json each message is one line: {"message": …, "lease": …, "policy": …}.\n\n'
-        "With --handler or --exec it is a consumer process: it waits for messages and works on each until it is "
-        "stopped. Leases are extended while the work goes on; SIGTERM and SIGINT finish what is in work, give back "
-        "what is not, and exit with 0; another one more than a second later does not wait (docs/consumers.md).",
+        "With --handler or --exec the command is a consumer process: it waits for messages and processes "
+        "each until it is stopped. It extends leases during processing. At SIGTERM or SIGINT it finishes "
+        "the messages in process, releases the others, and exits with 0; a second signal more than a second "
+        "later ends it at once (docs/consumers.md).",
         examples=(
-            ("everything that is ready now", "yirangmq consume --queue telemetry"),
-            ("as a service: wait for more, for programs", "yirangmq consume --queue telemetry --follow --json"),
+            ("all messages that are ready now", "yirangmq consume --queue telemetry"),
             (
-                "take one, work on it, then: yirangmq ack LEASE",
-                "yirangmq consume --queue telemetry --max 1 --no-ack --lease-seconds 300",
+                "as a service: wait for further messages, for programs",
+                "yirangmq consume --queue telemetry --follow --json",
             ),
             (
-                "a consumer process in Python: four at a time",
+                "lease one, process it, then: yirangmq ack LEASE",
+                "yirangmq consume telemetry --limit 1 --no-ack --lease-seconds 300",
+            ),
+            (
+                "a consumer process in Python, four messages at a time",
                 "yirangmq consume --queue mail --handler shop.mail:send --concurrency 4",
             ),
             (
-                "any program: the message on stdin, the exit code decides",
+                "any program: the message on stdin, the exit code is the result",
                 "yirangmq consume --queue mail --exec './send-mail --quiet' --timeout 60",
             ),
         ),

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
             )
             consumer.add(route)
             stack.enter_context(stopping_on_signals(consumer.stop_signals))
-            summary = consumer.run(until_empty=args.until_empty, limit=args.max)
+            summary = consumer.run(until_empty=args.until_empty, limit=args.limit)
     finally:
         logging.getLogger().removeHandler(log)
     screen.answer(asdict(summary), _summary_text(summary))

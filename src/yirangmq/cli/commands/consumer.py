@@ -11,6 +11,7 @@ from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import count_text, format_duration
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.cli.table import TableColumn
 from yirangmq.core import validation
 from yirangmq.core.consumer_registry import SILENT, WISHES
@@ -19,21 +20,21 @@ from yirangmq.format.envelope import iso
 
 POLL_SECONDS = 0.1
 COLUMNS = (
-    TableColumn("consumer", shrinks=True),
-    TableColumn("state"),
+    TableColumn("consumer"),
+    TableColumn("state", marks=True),
     TableColumn("queues", shrinks=True),
     TableColumn("in work", right=True),
-    TableColumn("done", right=True),
-    TableColumn("failed", right=True),
-    TableColumn("lost", right=True),
-    TableColumn("stuck", right=True),
-    TableColumn("runs for", right=True),
-    TableColumn("heard of", right=True),
+    TableColumn("done", right=True, rank=1),
+    TableColumn("failed", right=True, rank=2, alarms=True),
+    TableColumn("lost", right=True, rank=5, hides_zero=True, alarms=True),
+    TableColumn("stuck", right=True, rank=2, hides_zero=True, alarms=True),
+    TableColumn("runs for", right=True, rank=4),
+    TableColumn("last report", right=True, rank=3),
 )
 
 
 def list_options(parser: argparse.ArgumentParser) -> None:
-    arguments.queue(parser, needed=False, what="only those that work on this queue")
+    arguments.queue(parser, needed=False, what="only consumers of this queue")
     arguments.store(parser)
 
 
@@ -44,10 +45,14 @@ def status_options(parser: argparse.ArgumentParser) -> None:
 
 def request_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("ids", nargs="*", metavar="ID", help="consumer id, as 'consumer list' prints it")
-    arguments.queue(parser, needed=False, what="all that work on this queue")
-    parser.add_argument("--all", action="store_true", help="all of them")
+    arguments.queue_filter(parser, "all consumers of this queue")
+    parser.add_argument("--all", action="store_true", help="all consumers")
     parser.add_argument(
-        "--wait", type=float, default=0, metavar="SECONDS", help="wait so long until they have done it (default: 0)"
+        "--wait",
+        type=float,
+        default=0,
+        metavar="SECONDS",
+        help="time to wait until they have followed the request (default: 0)",
     )
     arguments.store(parser)
 
@@ -63,7 +68,7 @@ def run_list(args: argparse.Namespace, screen: Screen) -> int:
     elif consumers:
         screen.table(COLUMNS, [_row(consumer) for consumer in consumers])
     else:
-        screen.note("no consumer process tells of itself here")
+        screen.note("no consumer process reports here")
     return output.OK
 
 
@@ -124,9 +129,10 @@ def run_request(args: argparse.Namespace, screen: Screen) -> int:
         ids = _chosen(args, queues)
         for id in ids:
             queues.consumer_wish(id, request)
-        left = _wait(queues, ids, request, args.wait) if args.wait else []
+        with ProgressBar(f"waiting for {count_text(len(ids), 'consumer')}", shown=screen.shows_progress):
+            left = _wait(queues, ids, request, args.wait) if args.wait else []
     if left:
-        raise Unavailable(f"asked to {request}, but not there yet: {', '.join(left)}")
+        raise Unavailable(f"asked to {request}, but not done yet by {', '.join(left)}")
     did = f"asked {count_text(len(ids), 'consumer')} to {request}"
     screen.answer({"wish": request, "consumers": ids}, did if ids else "there is no consumer to ask")
     return output.OK
@@ -162,20 +168,20 @@ def _request_command(about: str, examples: tuple[tuple[str, str], ...]) -> Comma
 
 COMMANDS = {
     "consumer": Command(
-        about="See and steer consumer processes: those started with 'yirangmq consume --handler' or '--exec', and "
-        "programs that use yirangmq.Consumer. Each tells of itself every second and follows what is asked of it "
-        "within a second.",
+        about="List and control consumer processes: those started with 'yirangmq consume --handler' or '--exec', "
+        "and programs that use yirangmq.Consumer. Each reports every second and follows a request within a "
+        "second.",
         examples=(
-            ("who is at work", "yirangmq consumer list"),
-            ("stop taking messages for a while", "yirangmq consumer pause --queue mail"),
-            ("end one in good order, and wait for it", "yirangmq consumer drain box-4711 --wait 60"),
+            ("the consumers", "yirangmq consumer list"),
+            ("stop leasing messages for a while", "yirangmq consumer pause --queue mail"),
+            ("drain one, and wait until it has ended", "yirangmq consumer drain box-4711 --wait 60"),
         ),
         subcommands={
             "list": (
-                "list them",
+                "list the consumer processes",
                 Command(
-                    about="List the consumer processes. One that was not heard of for ten seconds is silent; it is "
-                    "forgotten after an hour.",
+                    about="List the consumer processes. One that has not reported for ten seconds is silent; "
+                    "after an hour it is no longer listed.",
                     examples=(
                         ("those of one queue", "yirangmq consumer list --queue mail"),
                         ("for programs", "yirangmq consumer list --json"),
@@ -185,9 +191,9 @@ COMMANDS = {
                 ),
             ),
             "status": (
-                "see one",
+                "print the report of a consumer",
                 Command(
-                    about="See all that is known of one consumer process.",
+                    about="Print the latest report of one consumer process.",
                     examples=(
                         ("for people", "yirangmq consumer status box-4711"),
                         ("for programs", "yirangmq consumer status box-4711 --json"),
@@ -197,20 +203,23 @@ COMMANDS = {
                 ),
             ),
             "pause": (
-                "ask them to take no messages for now",
+                "ask consumers to lease no messages for now",
                 _request_command(
-                    "Ask consumer processes to take no more messages. What is in work goes on; what was not begun goes "
-                    "back in line.",
+                    "Ask consumer processes to lease no more messages. Messages in process are finished; those "
+                    "not begun are released.",
                     (
                         ("one", "yirangmq consumer pause box-4711"),
-                        ("all of a queue, and wait for them", "yirangmq consumer pause --queue mail --wait 5"),
+                        (
+                            "all consumers of a queue, and wait for them",
+                            "yirangmq consumer pause --queue mail --wait 5",
+                        ),
                     ),
                 ),
             ),
             "resume": (
-                "ask them to go on",
+                "ask paused consumers to continue",
                 _request_command(
-                    "Ask paused consumer processes to go on.",
+                    "Ask paused consumer processes to lease messages again.",
                     (
                         ("one", "yirangmq consumer resume box-4711"),
                         ("all", "yirangmq consumer resume --all"),
@@ -218,11 +227,11 @@ COMMANDS = {
                 ),
             ),
             "drain": (
-                "ask them to finish and end",
+                "ask consumers to finish and exit",
                 _request_command(
-                    "Ask consumer processes to take no more messages, finish what is in work, and end.",
+                    "Ask consumer processes to lease no more messages, finish those in process, and exit.",
                     (
-                        ("one, to start it anew", "yirangmq consumer drain box-4711"),
+                        ("one, before it is started again", "yirangmq consumer drain box-4711"),
                         ("all, before the machine goes down", "yirangmq consumer drain --all --wait 60"),
                     ),
                 ),

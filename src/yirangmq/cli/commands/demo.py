@@ -19,8 +19,8 @@ POLICY = {"retry": {"limit": 1, "initialDelaySec": 0.2}}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--backend", choices=("fs", "sqlite"), default="sqlite", help="which kind of store")
-    parser.add_argument("--keep", action="store_true", help="leave the store there to look at")
+    parser.add_argument("--backend", choices=("fs", "sqlite"), default="sqlite", help="kind of the store")
+    parser.add_argument("--keep", action="store_true", help="keep the store")
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
@@ -102,11 +102,11 @@ def _short(value: object) -> str:
 
 COMMANDS = {
     "demo": Command(
-        about="Publish, lease, ack, retry and bury a few messages on a fresh store in a temporary folder, step by "
-        "step.",
+        about="Publish, lease, ack, retry and redrive a few messages in a new store in a temporary folder, step "
+        "by step.",
         examples=(
             ("on SQLite", "yirangmq demo"),
-            ("on JSON files, left there to look at", "yirangmq demo --backend fs --keep"),
+            ("on JSON files, and keep them", "yirangmq demo --backend fs --keep"),
         ),
         options=add_options,
         run=run,

@@ -11,12 +11,14 @@ from itertools import islice
 from typing import Any
 
 from yirangmq.broker.dead_letters import KINDS, DeadLetters
+from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import shorten_instant
 from yirangmq.cli.command import Command
-from yirangmq.cli.output import ProgressBar, Screen
+from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.cli.render import dead_letter_record, dead_letter_row
-from yirangmq.cli.table import TableColumn
+from yirangmq.cli.table import TableColumn, instant_of
 from yirangmq.core import validation
 from yirangmq.core.ports import MoveResult
 from yirangmq.format.json_codec import loads
@@ -30,10 +32,10 @@ def list_options(parser: argparse.ArgumentParser) -> None:
     arguments.queue(parser, what=QUEUE_HELP)
     arguments.filter_option(parser)
     _state_option(parser)
+    arguments.limit(parser, f"at most this many (default: {SHOWN}; with --json or --records all)")
     parser.add_argument(
-        "--limit", type=int, metavar="N", help=f"how many (default: {SHOWN}; with --json or --records all)"
+        "--records", action="store_true", help="complete records with the original message, one per line"
     )
-    parser.add_argument("--records", action="store_true", help="whole records with the original message, one a line")
     arguments.store(parser)
 
 
@@ -64,9 +66,9 @@ def quarantine_options(parser: argparse.ArgumentParser) -> None:
 def _which_options(parser: argparse.ArgumentParser) -> None:
     arguments.queue(parser, what=QUEUE_HELP)
     arguments.filter_option(parser)
-    parser.add_argument("--id", action="append", metavar="ID", help="this one; may be repeated")
-    parser.add_argument("--all", action="store_true", help="all of them")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most this many, the first that arrived")
+    parser.add_argument("--id", action="append", metavar="ID", help="this dead letter; may be repeated")
+    parser.add_argument("--all", action="store_true", help="all dead letters")
+    arguments.limit(parser, "at most this many, in the order of arrival")
 
 
 def _state_option(parser: argparse.ArgumentParser) -> None:
@@ -90,28 +92,32 @@ def run_list(args: argparse.Namespace, screen: Screen) -> int:
     if not rows:
         screen.note(f"no {'' if args.state == 'all' else args.state + ' '}letters under {args.queue}")
         return output.OK
-    screen.table(COLUMNS, [[_cell(row, column.title) for column in COLUMNS] for row in rows[:limit]])
+    screen.table(COLUMNS, [[_cell(row, name) for name in SHOWN_MEMBERS] for row in rows[:limit]])
     if len(rows) > limit:
         screen.note(f"only the first {limit} are shown; --limit N shows more, 'dlq stats' counts them all")
     return output.OK
 
 
 COLUMNS = (
-    TableColumn("messageId", shrinks=True),
-    TableColumn("sourceQueue", shrinks=True),
-    TableColumn("state"),
-    TableColumn("reasonCode"),
-    TableColumn("failedAt"),
-    TableColumn("attempt", right=True),
-    TableColumn("consumerId", shrinks=True),
-    TableColumn("reasonMessage", shrinks=True),
+    TableColumn("message"),
+    TableColumn("source queue", rank=3),
+    TableColumn("state", rank=5),
+    TableColumn("reason"),
+    TableColumn("failed", rank=1),
+    TableColumn("attempt", right=True, rank=2),
+    TableColumn("consumer", rank=4),
+    TableColumn("text", shrinks=True, rank=1),
 )
+SHOWN_MEMBERS = (
+    "messageId", "sourceQueue", "state", "reasonCode", "failedAt", "attempt", "consumerId", "reasonMessage",
+)  # fmt: skip
+"""Members of a row, in the order of ``COLUMNS``."""
 
-BY_QUEUE = (TableColumn("queue", shrinks=True), TableColumn("dead", right=True), TableColumn("parked", right=True))
+BY_QUEUE = (TableColumn("queue"), TableColumn("dead", right=True, alarms=True), TableColumn("parked", right=True))
 
 
 def _cell(row: dict[str, Any], name: str) -> object:
-    return shorten_instant(row[name]) if name == "failedAt" else row[name]
+    return instant_of(row[name]) if name == "failedAt" else row[name]
 
 
 def run_show(args: argparse.Namespace, screen: Screen) -> int:
@@ -125,7 +131,7 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def run_stats(args: argparse.Namespace, screen: Screen) -> int:
-    with connection.open_read_only(args, screen) as queues:
+    with connection.open_read_only(args, screen) as queues, ProgressBar("counting", shown=screen.shows_progress):
         stats = queues.dead_letters.stats(args.queue)
     if screen.json:
         screen.document({"ok": True, **stats})
@@ -181,8 +187,20 @@ def _chosen(args: argparse.Namespace) -> dict[str, Any]:
 def _open_dead_letters(args: argparse.Namespace, screen: Screen) -> Iterator[DeadLetters]:
     """Open the dead letters. A command without a selection is refused before it creates a store."""
     validation.check_selection(args.filter, args.id, all=args.all)
-    with connection.open_or_create(args) as queues, ProgressBar(args.verb, None, shown=screen.shows_progress) as show:
-        yield connection.dead_letters(queues, lambda done, total: show(done, f"of {total:,}"))
+    label = {"redrive": "redriving", "requeue": "redriving", "purge": "purging"}.get(args.verb, "parking")
+    with (
+        connection.open_or_create(args) as queues,
+        ProgressBar(label, shown=screen.shows_progress, unit="messages") as show,
+        connection.server_progress(args, queues, show, lambda remote: _left(remote, args)),
+    ):
+        yield connection.dead_letters(queues, lambda done, total: show.update("", done, total))
+
+
+def _left(queues: Queues, args: argparse.Namespace) -> int:
+    """Return the number of dead letters that a move may still have before it."""
+    counts = [queues.counts(source) for source in queues.dead_letters.sources(args.queue)]
+    states = KINDS[args.state] if "state" in args else KINDS["dead"]
+    return sum(getattr(count, state.value) for count in counts for state in states)
 
 
 def _report(args: argparse.Namespace, screen: Screen, did: str, moved: MoveResult) -> int:
@@ -195,12 +213,12 @@ def _report(args: argparse.Namespace, screen: Screen, did: str, moved: MoveResul
 
 
 REDRIVE = Command(
-    about="Make dead letters ready again, first arrived first, with their attempts reset. Parked ones "
-    "stay, unless --id, --state parked or a filter 'state=parked' names them.",
+    about="Make dead letters ready again in the order of arrival, with their attempts counted from the start. "
+    "Parked messages stay, unless --id, --state parked or a filter with state=parked selects them.",
     examples=(
         ("those that timed out", "yirangmq dlq redrive --queue telemetry-dlq --filter reasonCode=TIMEOUT"),
         ("the first hundred of them", "yirangmq dlq redrive --queue telemetry --filter reasonCode=TIMEOUT --limit 100"),
-        ("how many would that be?", "yirangmq dlq redrive --queue telemetry --all --dry-run"),
+        ("count them without a change", "yirangmq dlq redrive --queue telemetry --all --dry-run"),
         ("one", "yirangmq dlq redrive --queue telemetry --id 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
     ),
     options=move_options,
@@ -208,26 +226,26 @@ REDRIVE = Command(
 )
 SUBCOMMANDS = {
     "list": (
-        "list them, oldest first",
+        "list dead letters, oldest first",
         Command(
             about="List dead letters, those of each source queue oldest first.",
             examples=(
                 ("all of a queue", "yirangmq dlq list --queue telemetry-dlq"),
                 (
-                    "those that timed out three times or more before a day",
+                    "those that timed out in the third or a later attempt before a day",
                     "yirangmq dlq list --queue telemetry "
                     "--filter 'reasonCode=TIMEOUT and attempt>=3 and failedAt<2026-01-14'",
                 ),
-                ("whole records into a file", "yirangmq dlq list --queue telemetry --records"),
+                ("complete records into a file", "yirangmq dlq list --queue telemetry --records"),
             ),
             options=list_options,
             run=run_list,
         ),
     ),
     "show": (
-        "see one with its original message",
+        "print a dead letter with its original message",
         Command(
-            about="See one dead letter: the original message, why it failed, where it came from.",
+            about="Print one dead letter: the original message, the failure, and the source queue.",
             examples=(
                 ("for people", "yirangmq dlq show --queue telemetry 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
                 ("for programs", "yirangmq dlq show --queue telemetry 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71 --json"),
@@ -237,9 +255,9 @@ SUBCOMMANDS = {
         ),
     ),
     "stats": (
-        "count them by reason and day",
+        "count dead letters by reason and day",
         Command(
-            about="Count dead letters by reason, and how they grew day by day (UTC).",
+            about="Count dead letters by reason, and by the day (UTC) on which they failed.",
             examples=(
                 ("of all queues", "yirangmq dlq stats"),
                 ("for people", "yirangmq dlq stats --queue telemetry"),
@@ -249,14 +267,15 @@ SUBCOMMANDS = {
             run=run_stats,
         ),
     ),
-    "redrive": ("make them ready again", REDRIVE),
-    "requeue": ("the same as redrive", REDRIVE),
+    "redrive": ("make dead letters ready again", REDRIVE),
+    "requeue": ("another name of redrive", REDRIVE),
     "quarantine": (
-        "set them aside",
+        "park dead letters until an operator names them",
         Command(
-            about="Park dead letters: they are kept without an end and move only when named.",
+            about="Park dead letters: they are kept without a time limit, and later commands change them only if "
+            "they are named.",
             examples=(
-                ("poison", "yirangmq dlq quarantine --queue telemetry --filter reasonCode=POISON"),
+                ("by reason", "yirangmq dlq quarantine --queue telemetry --filter reasonCode=POISON"),
                 ("one", "yirangmq dlq quarantine --queue telemetry --id 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
             ),
             options=quarantine_options,
@@ -264,13 +283,13 @@ SUBCOMMANDS = {
         ),
     ),
     "purge": (
-        "give them up for good",
+        "remove dead letters for good",
         Command(
-            about="Give dead letters up for good. Parked ones stay, unless they are named.",
+            about="Remove dead letters for good. Parked messages stay, unless they are named.",
             examples=(
                 ("old ones", "yirangmq dlq purge --queue telemetry --filter 'failedAt<2026-01-01'"),
-                ("how many would that be?", "yirangmq dlq purge --queue telemetry --all --dry-run"),
-                ("what was set aside", "yirangmq dlq purge --queue telemetry --all --state parked"),
+                ("count them without a change", "yirangmq dlq purge --queue telemetry --all --dry-run"),
+                ("parked messages", "yirangmq dlq purge --queue telemetry --all --state parked"),
             ),
             options=move_options,
             run=run_purge,
@@ -279,11 +298,11 @@ SUBCOMMANDS = {
 }
 COMMANDS = {
     "dlq": Command(
-        about="The dead letters: messages that ran out of attempts or were refused, each with its reason.",
+        about="Dead letters: messages that ran out of attempts or were rejected, each with its reason.",
         examples=(
-            ("what is there, and why", "yirangmq dlq stats --queue telemetry"),
-            ("look at them", "yirangmq dlq list --queue telemetry-dlq"),
-            ("make some ready again", "yirangmq dlq redrive --queue telemetry-dlq --filter reasonCode=TIMEOUT"),
+            ("number of dead letters by reason", "yirangmq dlq stats --queue telemetry"),
+            ("list them", "yirangmq dlq list --queue telemetry-dlq"),
+            ("make some of them ready again", "yirangmq dlq redrive --queue telemetry-dlq --filter reasonCode=TIMEOUT"),
         ),
         subcommands=SUBCOMMANDS,
     )

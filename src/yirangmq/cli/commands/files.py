@@ -14,6 +14,7 @@ from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.cli.table import TableColumn
 from yirangmq.clock import SystemClock, zone_or_local
 from yirangmq.core import validation
@@ -32,7 +33,9 @@ CONTENT = (JournalRecordKind.ACCEPTED, JournalRecordKind.REWRITTEN)
 
 
 def place_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--folder", metavar="FOLDER", help="the files (default: the server's, or by-date by the store)")
+    parser.add_argument(
+        "--folder", metavar="FOLDER", help="folder of the files (default: the server's, or by-date beside the store)"
+    )
     arguments.store(parser)
 
 
@@ -81,19 +84,17 @@ def run_list(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def show_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "day", nargs="?", metavar="DAY", help="folder, such as 2026-11-15 (default: all that are there)"
-    )
-    parser.add_argument("-q", "--queue", metavar="NAME", help="only records of this queue")
-    parser.add_argument("--id", metavar="ID", help="only records of this message: its whole story")
-    parser.add_argument("--limit", type=int, default=SHOWN, metavar="N", help=f"at most so many (default: {SHOWN})")
-    parser.add_argument("--payload", action="store_true", help="with --id: the bytes that were accepted, to stdout")
+    parser.add_argument("day", nargs="?", metavar="DAY", help="day, such as 2026-11-15 (default: all days)")
+    arguments.queue(parser, needed=False, what="only records of this queue")
+    parser.add_argument("--id", metavar="ID", help="only records of this message")
+    arguments.limit(parser, f"at most this many (default: {SHOWN})", default=SHOWN)
+    parser.add_argument("--payload", action="store_true", help="with --id: write the accepted bytes to stdout")
     place_options(parser)
 
 
 def run_show(args: argparse.Namespace, screen: Screen) -> int:
     if args.day is not None and not is_day(args.day):
-        raise BadInput(f"{args.day!r} is no day such as 2026-11-15", field="day")
+        raise BadInput(f"{args.day!r} is not a day such as 2026-11-15", field="day")
     if args.payload and not args.id:
         raise BadInput("says of which message with --id", field="payload")
     limit = validation.check_count(args.limit, "limit", least=1, most=10**9)
@@ -105,7 +106,7 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
         found += 1
         screen.line(line.rstrip(b"\n")) if screen.json else screen.report(_in_short(journal_line.read(line)))
     if not found and args.id:
-        raise NotFound(f"no file tells of message {args.id!r}", field="id")
+        raise NotFound(f"no file has a record of message {args.id!r}", field="id")
     return output.OK
 
 
@@ -145,12 +146,13 @@ def _in_short(record: dict[str, Any]) -> str:
 
 
 def run_check(args: argparse.Namespace, screen: Screen) -> int:
-    if args.folder:
-        found = check_document(check(_folder(args), None))
-    else:
-        found = _call_or_run_locally(
-            args, "files_check", {}, lambda root, queues: check_document(check(root, queues.read))
-        )
+    with ProgressBar("checking", shown=screen.shows_progress):
+        if args.folder:
+            found = check_document(check(_folder(args), None))
+        else:
+            found = _call_or_run_locally(
+                args, "files_check", {}, lambda root, queues: check_document(check(root, queues.read))
+            )
     findings = found["findings"]
     if screen.json:
         screen.document({"ok": not findings, **found})
@@ -158,7 +160,7 @@ def run_check(args: argparse.Namespace, screen: Screen) -> int:
         held = f"{count_text(found['messages'], 'message')} in {count_text(found['records'], 'record')}"
         screen.report(f"{held} of {count_text(found['files'], 'file')}")
         if findings:
-            columns = (TableColumn("kind"), TableColumn("where", shrinks=True), TableColumn("what", shrinks=True))
+            columns = (TableColumn("kind"), TableColumn("where"), TableColumn("what", shrinks=True))
             screen.table(columns, [(one["kind"], one["where"], one["text"]) for one in findings])
         else:
             screen.report("in order: nothing is wrong")
@@ -188,7 +190,8 @@ def run_housekeep(args: argparse.Namespace, screen: Screen) -> int:
         return housekeeping_document(facts, dry_run=args.dry_run)
 
     given = {"dry_run": args.dry_run, **({} if days is None else {"days": days})}
-    found = _call_or_run_locally(args, "files_housekeep", given, run_locally)
+    with ProgressBar("removing days", shown=screen.shows_progress):
+        found = _call_or_run_locally(args, "files_housekeep", given, run_locally)
     would = "would go" if args.dry_run else "went"
     lines = [f"{count_text(len(found['removed']), 'day')} {would}, {found['freedBytes']:,} bytes"]
     lines += [f"  {would}: {day}" for day in found["removed"]]
@@ -215,30 +218,30 @@ def _call_or_run_locally(
 
 COMMANDS = {
     "files": Command(
-        about="Every accepted message and its outcome, as JSON lines in a folder for each day (docs/files-by-date.md). "
-        "A server writes them with the setting files_by_date.",
+        about="Every accepted message and its outcome, as JSON lines in a folder for each day "
+        "(docs/files-by-date.md). A server writes them with the setting files_by_date.",
         examples=(
-            ("which days are there?", "yirangmq files list"),
-            ("what became of a message?", "yirangmq files show --id 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
+            ("the days", "yirangmq files list"),
+            ("the records of a message", "yirangmq files show --id 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
         ),
         subcommands={
             "list": (
-                "the days, their files and sizes",
+                "list the days with their files and sizes",
                 Command(
-                    about="The days of which there are files. Days are those of UTC.",
+                    about="List the days that have files. Days are those of UTC.",
                     examples=(
                         ("of the server here", "yirangmq files list"),
-                        ("of a folder that was copied", "yirangmq files list --folder /backup/by-date"),
+                        ("of a copied folder", "yirangmq files list --folder /backup/by-date"),
                     ),
                     options=place_options,
                     run=run_list,
                 ),
             ),
             "show": (
-                "records, of a day, a queue or a message",
+                "print records of a day, a queue or a message",
                 Command(
-                    about="Print records in the order they were written. With --json each is the line as it stands in "
-                    "its file. With --id and --payload the bytes that were accepted come out as they went in, compared "
+                    about="Print records in the order of writing. With --json each is the line of its file. With "
+                    "--id and --payload the accepted bytes are written to stdout, after they were compared "
                     "with their SHA-256.",
                     examples=(
                         ("the first of a day", "yirangmq files show 2026-11-15"),
@@ -250,11 +253,12 @@ COMMANDS = {
                 ),
             ),
             "check": (
-                "is every line whole, and does the store agree?",
+                "check every line, and compare with the store",
                 Command(
-                    about="Read all lines: each must be a record whose payload has its SHA-256, each message must be "
-                    "there once, and what waits in the store must be there too (with --folder the files are looked at "
-                    "alone). Changes nothing; exits with 5 if something is wrong.",
+                    about="Read all lines: each must be a record whose payload has its SHA-256, each message must "
+                    "be there once, and each waiting message of the store must be there (with --folder only "
+                    "the files are checked). The command changes nothing. It exits with 5 if it finds a "
+                    "problem.",
                     examples=(
                         ("of the server here", "yirangmq files check"),
                         ("a copy, without a store", "yirangmq files check --folder /backup/by-date"),
@@ -264,13 +268,13 @@ COMMANDS = {
                 ),
             ),
             "housekeep": (
-                "remove days that are old and done with",
+                "remove old days whose messages are settled",
                 Command(
-                    about="What the server does once a day by itself: days older than seven go, but none of which a "
-                    "message is not settled, and never more than the files written since allow, whatever the clock "
-                    "says.",
+                    about="Do now what the server does once a day: remove days older than seven, except those "
+                    "with a message that is not settled, and never more than the files written since allow, "
+                    "whatever the clock shows.",
                     examples=(
-                        ("what would go?", "yirangmq files housekeep --dry-run"),
+                        ("list what would be removed", "yirangmq files housekeep --dry-run"),
                         ("keep a month", "yirangmq files housekeep --days 31"),
                     ),
                     options=housekeep_options,

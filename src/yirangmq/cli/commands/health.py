@@ -4,6 +4,7 @@
 whether it can be written, and whether other users of the machine can reach it."""
 
 import argparse
+from functools import partial
 from typing import Any
 
 from yirangmq.admin.health import ServerHealth
@@ -11,7 +12,7 @@ from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import format_duration
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import TableColumn
+from yirangmq.cli.table import TableColumn, instant_of
 from yirangmq.clock import SystemClock
 from yirangmq.core.errors import BadInput, NotActive, NotFound, Unavailable, Unreachable
 from yirangmq.core.health import DOWN, FAIL, HealthReason, health_reason
@@ -21,27 +22,27 @@ from yirangmq.stores.open import find_wide_permissions
 # -- programs ----------------------------------------------------------------------------------------------------------
 
 PROGRAMS = (
-    TableColumn("program", shrinks=True),
-    TableColumn("addresses", shrinks=True),
-    TableColumn("token"),
+    TableColumn("program"),
+    TableColumn("addresses", shrinks=True, rank=1),
+    TableColumn("token", rank=2),
     TableColumn("takes from", shrinks=True),
     TableColumn("sends to", shrinks=True),
 )
 REFUSED = (
     TableColumn("at"),
-    TableColumn("door"),
+    TableColumn("protocol", rank=3),
     TableColumn("address"),
-    TableColumn("program"),
+    TableColumn("program", rank=1),
     TableColumn("reason"),
-    TableColumn("times", right=True),
-    TableColumn("what was said", shrinks=True),
+    TableColumn("times", right=True, rank=2),
+    TableColumn("error", shrinks=True, rank=4),
 )
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     with connection.open_existing(args) as queues:
         if connection.address_of(queues) is None:
-            raise Unavailable("programs are known to a server: run it beside one, or name it with --store")
+            raise Unavailable("programs are configured in a server: run this beside one, or name it with --store")
         found: dict[str, Any] = queues.call("programs")  # type: ignore[attr-defined]  # ``RemoteQueues`` has it
     if screen.json:
         screen.document({"ok": True, **found})
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     if found["programs"]:
         screen.table(PROGRAMS, [_program(row) for row in found["programs"]])
     else:
-        screen.note("no programs are listed: whoever can reach the server, with its token, may use it")
+        screen.note("no programs are configured: every client with the server's token may use it")
     if found["refused"]["latest"]:
         screen.report()
         screen.table(REFUSED, [_refused(row) for row in found["refused"]["latest"]])
@@ -63,18 +64,17 @@ def _program(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _refused(row: dict[str, Any]) -> tuple[object, ...]:
-    return (
-        row["at"], row["door"], row["address"], row["program"] or "-", row["reason"], row["count"], row["text"],
-    )  # fmt: skip
+    where = row["door"], row["address"], row["program"] or "-"
+    return instant_of(row["at"]), *where, row["reason"], row["count"], row["text"]
 
 
 PROGRAM_COMMANDS = {
     "programs": Command(
-        about="The programs that may use the server over TCP, HTTP and STOMP, with the addresses they come from, the "
-        "queues they take from and the programs they may send to; and whoever was refused lately. They stand in the "
-        "settings programs and routes (docs/dispatch.md).",
+        about="List the programs that may use the server over TCP, HTTP and STOMP, with the addresses they come "
+        "from, the queues they lease from and the programs they may send to; and the clients that were "
+        "rejected recently. They are configured by the settings programs and routes (docs/dispatch.md).",
         examples=(
-            ("who may send to whom, and who was refused?", "yirangmq programs"),
+            ("the programs, and rejected clients", "yirangmq programs"),
             ("for programs", "yirangmq programs --json"),
         ),
         options=arguments.store,
@@ -87,11 +87,11 @@ PROGRAM_COMMANDS = {
 
 COLUMNS = (
     TableColumn("peer"),
-    TableColumn("client", shrinks=True),
-    TableColumn("connected", right=True),
-    TableColumn("silent", right=True),
-    TableColumn("pending", right=True),
-    TableColumn("held", right=True),
+    TableColumn("client"),
+    TableColumn("connected", right=True, rank=1),
+    TableColumn("silent", right=True, rank=3),
+    TableColumn("pending", right=True, rank=2),
+    TableColumn("held", right=True, rank=4),
     TableColumn("waits for", shrinks=True),
 )
 
@@ -102,7 +102,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def add_health_options(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
-    parser.add_argument("--data", metavar="FOLDER", help="the data folder of a server, as `serve --data` has it")
+    parser.add_argument("--data", metavar="FOLDER", help="the data folder of a server, as in `serve --data`")
 
 
 def run_health(args: argparse.Namespace, screen: Screen) -> int:
@@ -133,7 +133,7 @@ def _health(args: argparse.Namespace) -> dict[str, Any]:
             address = connection.address_of(queues)
             if address is not None:
                 return {"server": address, **connection.call(queues, "health")}
-            health = ServerHealth(SystemClock(), None, extra_checks=(lambda: _loose(where.url),))
+            health = ServerHealth(SystemClock(), None, extra_check=partial(_loose, where.url))
             return {"server": None, **health.of_store(queues)}
     except (NotActive, NotFound):
         raise
@@ -160,7 +160,7 @@ def _down(text: str) -> dict[str, Any]:
 def run_connections(args: argparse.Namespace, screen: Screen) -> int:
     with connection.open_existing(args) as queues:
         if connection.address_of(queues) is None:
-            raise Unavailable("no server holds this store, so nobody is connected to it")
+            raise Unavailable("no server holds this store, so there are no connections")
         found: list[dict[str, Any]] = connection.call(queues, "connections")
     if screen.json:
         screen.document({"ok": True, "connections": found})
@@ -186,10 +186,11 @@ def _row(one: dict[str, Any]) -> tuple[object, ...]:
 COMMANDS = {
     **PROGRAM_COMMANDS,
     "health": Command(
-        about="Is the server well? ok, degraded (it works, but an operator should look) or fail, each with its reasons "
-        "(docs/guarantees.md lists them); or down: a server is expected and does not answer. One is expected where "
-        "its address or its data folder was given, and where one has served the store before; --direct asks for the "
-        "store itself, whether it can be written. Exits with 11 on fail, with 10 on down.",
+        about="Report the health of the server: ok, degraded (it works, but an operator should look at it) or "
+        "fail, each with its reasons (docs/guarantees.md lists them); or down: a server is expected and "
+        "does not answer. A server is expected if its address or its data folder is given, or if one has "
+        "served the store before; --direct checks the store itself. The command exits with 11 on fail and "
+        "with 10 on down.",
         examples=(
             ("the server of this folder", "yirangmq health"),
             ("another, for programs", "yirangmq health --store tcp://127.0.0.1:7411 --json"),
@@ -199,7 +200,8 @@ COMMANDS = {
         run=run_health,
     ),
     "connections": Command(
-        about="Who is connected to the server, since when, what it waits for and what it costs.",
+        about="List the clients that are connected to the server, with the time since they connected, their "
+        "subscriptions and the bytes held for them.",
         examples=(
             ("the server of this folder", "yirangmq connections"),
             ("another, for programs", "yirangmq connections --store unix:/run/yirangmq/yirangmq.sock --json"),

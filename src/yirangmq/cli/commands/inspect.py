@@ -6,15 +6,15 @@ from itertools import islice
 from typing import Any
 
 from yirangmq.broker.message_moves import search
-from yirangmq.broker.queries import STATES, TOTALS
+from yirangmq.broker.queries import TOTALS
 from yirangmq.broker.queues import Queues
-from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import format_duration, format_instant
+from yirangmq.cli import arguments, connection, output, queue_rows
+from yirangmq.cli.arguments import format_instant
 from yirangmq.cli.command import Command
-from yirangmq.cli.commands import watch
 from yirangmq.cli.output import Screen
+from yirangmq.cli.queue_rows import age_text, rate_text
 from yirangmq.cli.render import header_text, message_line, payload_text, show_server_status
-from yirangmq.cli.table import TableColumn, cut
+from yirangmq.cli.table import Instant, TableColumn, cut
 from yirangmq.clock import SystemClock
 from yirangmq.core import validation
 from yirangmq.core.filter import parse
@@ -25,30 +25,33 @@ from yirangmq.format.delivery import MessageView
 
 
 def status_options(parser: argparse.ArgumentParser) -> None:
-    arguments.queue(parser, needed=False, what="this one only; the name of a dead-letter queue shows its source")
-    watch.queue_options(parser)
+    arguments.queue(
+        parser, needed=False, what="this queue only; the name of a dead-letter queue shows its source queues"
+    )
+    queue_rows.queue_options(parser)
     arguments.store(parser)
 
 
 def queues_options(parser: argparse.ArgumentParser) -> None:
-    watch.queue_options(parser)
+    queue_rows.queue_options(parser)
     arguments.store(parser)
 
 
 def run_status(args: argparse.Namespace, screen: Screen) -> int:
     at = connection.store_location(args)
     unused = connection.unused_store(args, os.environ)
-    limit = watch.limit_of(args, screen)
+    limit = queue_rows.limit_of(args, screen)
     with connection.open_read_only(args, screen) as queues:
         shown = connection.shown_sources(queues, args.queue) if args.queue is not None else []
-        site = watch.page(queues, limit=1)
+        site = queue_rows.page(queues, limit=1)
         if args.queue is not None:
-            rows = watch.rows_of_queues(queues, shown or [args.queue])
+            rows = queue_rows.rows_of_queues(queues, shown or [args.queue])
         else:
-            rows = watch.first_rows(queues, limit, args.prefix)
+            rows = queue_rows.first_rows(queues, limit, args.prefix)
         durability = queues.durability()
         server = connection.address_of(queues)
         subscribers = connection.topic_subscribers(queues, site)
+        consumers = {} if screen.json else queue_rows.count_consumers(queues, rows)
     for row in rows:
         row.setdefault("rates", None)
     value = {
@@ -71,9 +74,9 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
     if screen.json:
         screen.document({"ok": True, **value})
         return output.OK
-    _print(args, screen, value)
+    _print(args, screen, {**value, "consumers": consumers})
     if args.queue is None:
-        watch.note_more(screen, len(rows), site["all"]["queues"], args.prefix)
+        queue_rows.note_more(screen, len(rows), site["all"]["queues"], args.prefix)
         show_server_status(screen, value)
     return output.OK
 
@@ -85,12 +88,10 @@ def _print(args: argparse.Namespace, screen: Screen, value: dict[str, Any]) -> N
         screen.report(f"{args.queue} shows the dead letters of {', '.join(value['deadLettersOf'])}")
     rows = value["queues"]
     if not rows:
-        screen.note("no queues yet; publishing to one makes it")
+        screen.note("no queues yet; publishing to one creates it")
         return
-    columns = [TableColumn("queue", shrinks=True), TableColumn("backlog", right=True)]
-    columns += [TableColumn(name, right=True) for name in STATES]
-    columns += [TableColumn("head age", right=True)] + [TableColumn(name, right=True) for name in TOTALS]
-    screen.table(columns, [_cells(row) for row in rows])
+    consumers = value["consumers"]
+    screen.table(QUEUE_COLUMNS, [_cells(row, consumers.get(row["queue"])) for row in rows])
     for row in rows:
         if not row["exists"]:
             screen.note(f"nothing was ever published to {row['queue']}")
@@ -106,32 +107,53 @@ def _print(args: argparse.Namespace, screen: Screen, value: dict[str, Any]) -> N
         screen.note("some messages are due to move; 'yirangmq sweep' does it now, the next consume does it anyway")
 
 
-def _cells(row: dict[str, Any]) -> list[object]:
-    counted = [row[name] for name in STATES]
-    totals = [row["totals"][name] for name in TOTALS]
-    return [row["queue"], row["backlog"], *counted, format_duration(row["headAgeSec"]), *totals]
+QUEUE_COLUMNS = (
+    TableColumn("queue", spills=True),
+    TableColumn("ready", right=True),
+    TableColumn("leased", right=True),
+    TableColumn("delayed", right=True, rank=1),
+    TableColumn("dead", right=True, alarms=True),
+    TableColumn("oldest", right=True, rank=1),
+    TableColumn("in/s", right=True, rank=2),
+    TableColumn("out/s", right=True, rank=2),
+    TableColumn("consumers", right=True, rank=2),
+    TableColumn("held", right=True, rank=5, hides_zero=True),
+    TableColumn("parked", right=True, rank=5, hides_zero=True),
+    TableColumn("done", right=True, rank=6, hides_zero=True),
+    *(TableColumn(name, right=True, rank=7, hides_zero=True) for name in TOTALS),
+)
+
+
+def _cells(row: dict[str, Any], consumers: int | None) -> list[object]:
+    rates = row["rates"] or {}
+    first = (row[name] for name in ("ready", "leased", "delayed", "dead"))
+    per_second = (rate_text(rates.get(name)) for name in ("publishedPerSec", "ackedPerSec"))
+    others = (row[name] for name in ("held", "parked", "done"))
+    totals = (row["totals"][name] for name in TOTALS)
+    return [row["queue"], *first, age_text(row["headAgeSec"]), *per_second, consumers, *others, *totals]
 
 
 def run_queues(args: argparse.Namespace, screen: Screen) -> int:
-    limit = watch.limit_of(args, screen)
+    limit = queue_rows.limit_of(args, screen)
     with connection.open_read_only(args, screen) as queues:
-        everything = watch.page(queues, limit=1)["all"]
+        everything = queue_rows.page(queues, limit=1)["all"]
         rows = _listed(queues, limit, args.prefix)
     if screen.json:
         screen.document({"ok": True, "queues": rows})
     elif rows:
-        columns = [TableColumn("queue"), TableColumn("backlog", right=True), TableColumn("dead", right=True)]
-        columns += [TableColumn("dead letters shown as"), TableColumn("policy")]
+        columns = [TableColumn("queue"), TableColumn("backlog", right=True)]
+        columns += [TableColumn("dead", right=True, alarms=True), TableColumn("dead-letter queue", rank=2)]
+        columns += [TableColumn("policy", rank=1)]
         cells = [
             (row["queue"], row["backlog"], row["dead"], row["dlqQueue"], "own" if row["hasPolicy"] else "defaults")
             for row in rows
         ]
         screen.table(columns, cells)
-        watch.note_more(screen, len(rows), everything["queues"], args.prefix)
+        queue_rows.note_more(screen, len(rows), everything["queues"], args.prefix)
     elif args.prefix:
         screen.note(f"no queue's name begins with {args.prefix}")
     else:
-        screen.note("no queues yet; publishing to one makes it")
+        screen.note("no queues yet; publishing to one creates it")
     return output.OK
 
 
@@ -140,27 +162,29 @@ def _listed(queues: Queues, limit: int | None, prefix: str) -> list[dict[str, An
     shown = ("queue", "backlog", "dead", "dlqQueue")
     return [
         {**{name: row[name] for name in shown}, "hasPolicy": row["queue"] in queues_with_policy}
-        for row in watch.first_rows(queues, limit, prefix)
+        for row in queue_rows.first_rows(queues, limit, prefix)
     ]
 
 
 COUNT_COMMANDS = {
     "status": Command(
-        about="How many messages of each queue are where, and what has passed through it; of a server with topics "
-        "also the state of its feed, of everybody who follows it and of its bridges; of one of a pair both nodes; and "
-        "how many alerts are open. With --json a server adds the rates of the last minute.\n\n"
-        "backlog is ready and delayed together; head age is how long ago the message next in line was published.",
+        about="Count the messages of each queue by state, with the age of the oldest, the rates and the "
+        "consumers. Of a server with topics the command also shows the state of its feed, subscribers and "
+        "bridges; of a node of a pair, both nodes; and the number of open alerts.\n\n"
+        "On a narrow terminal, columns of lower priority are left out. --json has all of them. oldest is "
+        "the age of the first ready message. Rates are those of the last minute; only a server reports "
+        "them.",
         examples=(
             ("all queues", "yirangmq status"),
             ("one queue, in a folder of JSON files", "yirangmq status --backend fs --queue telemetry"),
-            ("queues whose names begin so, the first ten", "yirangmq status --prefix telemetry- --limit 10"),
+            ("the first ten queues whose names have a prefix", "yirangmq status --prefix telemetry- --limit 10"),
             ("by the name of its dead-letter queue, for programs", "yirangmq status --queue telemetry-dlq --json"),
         ),
         options=status_options,
         run=run_status,
     ),
     "queues": Command(
-        about="List the queues of a store. A queue comes to be with the first message, or with its policy.",
+        about="List the queues of a store. A queue is created with its first message or its policy.",
         examples=(
             ("in ./yirang-data/queue.db", "yirangmq queues"),
             ("in a folder of JSON files, for programs", "yirangmq queues --path /var/yirang/queues --json"),
@@ -179,7 +203,7 @@ PREVIEW = 200
 
 def peek_options(parser: argparse.ArgumentParser) -> None:
     arguments.queue(parser)
-    parser.add_argument("--limit", type=int, default=10, metavar="N", help="how many (default: 10)")
+    arguments.limit(parser, "number of messages (default: 10)", default=10)
     arguments.state(parser, State.READY)
     arguments.filter_option(parser)
     arguments.store(parser)
@@ -210,11 +234,11 @@ def run_peek(args: argparse.Namespace, screen: Screen) -> int:
 
 
 COLUMNS = (
-    TableColumn("message", shrinks=True),
-    TableColumn("priority", right=True),
-    TableColumn("attempt", right=True),
-    TableColumn("since"),
-    TableColumn("due"),
+    TableColumn("message"),
+    TableColumn("priority", right=True, rank=2),
+    TableColumn("attempt", right=True, rank=1, hides_zero=True),
+    TableColumn("since", rank=3),
+    TableColumn("due", rank=1),
     TableColumn("payload", shrinks=True),
 )
 
@@ -222,7 +246,7 @@ COLUMNS = (
 def _row(view: MessageView) -> tuple[object, ...]:
     row, message = view.row(), view.message
     payload = cut(payload_text(view.envelope).replace("\n", " "), PREVIEW) if view.envelope is not None else None
-    since, due = format_instant(message.changed_at), format_instant(message.due_at)
+    since, due = Instant(message.changed_at), Instant(message.due_at)
     return message.id, row["priority"], message.attempt, since, due, payload
 
 
@@ -249,18 +273,21 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
 COMMANDS = {
     **COUNT_COMMANDS,
     "peek": Command(
-        about="See the first messages of a state without taking them: ready ones in the order in which they will be "
-        "taken, dead and parked ones oldest first.",
+        about="Print the first messages of a state without leasing them: ready messages in the order of delivery, "
+        "dead and parked ones oldest first.",
         examples=(
-            ("what comes next", "yirangmq peek --queue telemetry"),
-            ("what waits for another try, with its reason", "yirangmq peek --queue telemetry --state delayed --json"),
+            ("the next messages", "yirangmq peek --queue telemetry"),
+            (
+                "messages that wait for their next attempt, with the reason",
+                "yirangmq peek --queue telemetry --state delayed --json",
+            ),
             ("by content", "yirangmq peek --queue telemetry --filter 'payload.temp>40' --limit 100"),
         ),
         options=peek_options,
         run=run_peek,
     ),
     "show": Command(
-        about="See one message, wherever it stands: its state, its envelope, its latest failure.",
+        about="Print one message in whatever state it is: its state, its envelope and its latest failure.",
         examples=(
             ("for people", "yirangmq show --queue telemetry 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
             ("for programs", "yirangmq show --queue telemetry 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71 --json"),

@@ -15,7 +15,8 @@ from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands.topic_common import record_line
 from yirangmq.cli.local_topics import cursor_positions
-from yirangmq.cli.output import ProgressBar, Screen
+from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.cli.table import TableColumn
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound
@@ -37,12 +38,14 @@ def repair_options(parser: argparse.ArgumentParser) -> None:
 
 
 def dump_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="FOLDER", help="the log's folder, or one segment's file, even a damaged one")
-    parser.add_argument("--from-seq", type=int, metavar="N", help="begin at this sequence (default: the first kept)")
-    parser.add_argument("--to-seq", type=int, metavar="N", help="end with this sequence (default: the last)")
+    parser.add_argument(
+        "folder", metavar="FOLDER", help="the log's folder, or the file of one segment, also a damaged one"
+    )
+    parser.add_argument("--from-seq", type=int, metavar="N", help="first sequence (default: the first that is kept)")
+    parser.add_argument("--to-seq", type=int, metavar="N", help="last sequence (default: the last one)")
     parser.add_argument("--topic", metavar="NAME", help="only this topic; * stands for any characters")
-    parser.add_argument("--limit", type=int, metavar="N", help="at most so many")
-    parser.add_argument("--frames", action="store_true", help="the stored frames themselves, byte by byte, to stdout")
+    arguments.limit(parser, "at most this many records")
+    parser.add_argument("--frames", action="store_true", help="write the stored frames unchanged to stdout")
 
 
 def _folder(parser: argparse.ArgumentParser) -> None:
@@ -58,8 +61,9 @@ def run_check(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _checked(view: SegmentView, screen: Screen) -> LogCheckResult:
-    with ProgressBar("checking", sum(segment.size for segment in view.chain), shown=screen.shows_progress) as show:
-        return check(view, lambda done, total: show(done, f"{done / 1e6:,.0f} MB"))
+    size = sum(segment.size for segment in view.chain)
+    with ProgressBar("checking", size, shown=screen.shows_progress, unit="MB") as show:
+        return check(view, lambda done, total: show(done, round(done / 1e6)))
 
 
 def run_repair(args: argparse.Namespace, screen: Screen) -> int:
@@ -67,7 +71,10 @@ def run_repair(args: argparse.Namespace, screen: Screen) -> int:
         return run_check(args, screen)
     if not has_segments(args.folder):
         raise NotFound(f"there is no log in {args.folder}", field="folder")  # ``SegmentLog`` would create one
-    with SegmentLog(args.folder, known=cursor_positions(Path(args.folder))) as log:
+    with (
+        ProgressBar("repairing", shown=screen.shows_progress),
+        SegmentLog(args.folder, known=cursor_positions(Path(args.folder))) as log,
+    ):
         done = [*log.notes, *log.mend()]
     view = SegmentView(args.folder)
     return _report(screen, view, _checked(view, screen), done)
@@ -102,7 +109,7 @@ def _print_findings(screen: Screen, findings: list[Finding]) -> None:
     if not findings:
         screen.report("in order: nothing is wrong")
         return
-    columns = (TableColumn("kind"), TableColumn("where", shrinks=True), TableColumn("what", shrinks=True))
+    columns = (TableColumn("kind"), TableColumn("where"), TableColumn("what", shrinks=True))
     screen.table(columns, [(finding.kind, finding.where, finding.text) for finding in findings])
 
 
@@ -157,27 +164,29 @@ def _dump_frames(
     first = view.first if start is None else start
     total = view.reader().count(first, None if last is None else last + 1, wanted)
     done = 0
-    with ProgressBar("dumping", total, shown=screen.shows_progress) as show:
+    with ProgressBar("dumping", total, shown=screen.shows_progress, unit="records") as show:
         for part in view.reader().frames(first, None if last is None else last + 1, wanted):
             screen.write(part.data)
             done += part.records
-            show(done, f"{done:,} records")
+            show(done)
     return output.OK
 
 
 COMMANDS = {
     "log": Command(
-        about="Look into the folder of a log of topics (docs/log.md), also while a server writes to it.",
+        about="Check, repair and print the folder of a topic log (docs/log.md). check and dump work also while a "
+        "server writes to it.",
         examples=(
-            ("is everything as it was written?", "yirangmq log check yirang-data/topics"),
+            ("check the log", "yirangmq log check yirang-data/topics"),
             ("the records of a topic", "yirangmq log dump yirang-data/topics --topic trades"),
         ),
         subcommands={
             "check": (
-                "read every byte and compare",
+                "check every byte of the log",
                 Command(
-                    about="Read every byte of the log and compare it with its checksums. Changes nothing; exits with 5 "
-                    "if something is wrong: a damaged record, a gap, an index that cannot be used.",
+                    about="Read every byte of the log and compare it with its checksums. The command changes "
+                    "nothing. It exits with 5 if it finds a problem: a damaged record, a gap, an index that "
+                    "cannot be used.",
                     examples=(
                         ("a folder", "yirangmq log check yirang-data/topics"),
                         ("for programs", "yirangmq log check yirang-data/topics --json"),
@@ -187,25 +196,26 @@ COMMANDS = {
                 ),
             ),
             "repair": (
-                "set damaged segments aside",
+                "move damaged segments to quarantine",
                 Command(
-                    about="Open the log for writing, so that what a power cut left is cut off, and set damaged "
-                    "segments aside in quarantine/. What is sound in them stays; what is lost is a gap with both ends. "
-                    "A server that writes to the log must be stopped first.",
+                    about="Open the log for writing, which cuts off an incomplete end, and move damaged segments "
+                    "to quarantine/. Their sound records stay in the log; lost records become a gap with "
+                    "both ends. A server that writes to the log must be stopped first.",
                     examples=(
-                        ("what is wrong?", "yirangmq log repair yirang-data/topics --dry-run"),
-                        ("do it", "yirangmq log repair yirang-data/topics"),
+                        ("list the problems", "yirangmq log repair yirang-data/topics --dry-run"),
+                        ("repair", "yirangmq log repair yirang-data/topics"),
                     ),
                     options=repair_options,
                     run=run_repair,
                 ),
             ),
             "dump": (
-                "print its records",
+                "print the records of a log",
                 Command(
-                    about="Print the records of a log, or all that is sound in one segment's file, be it damaged.",
+                    about="Print the records of a log, or all sound records in the file of one segment, also of a "
+                    "damaged one.",
                     examples=(
-                        ("the last ones", "yirangmq log dump yirang-data/topics --from-seq 1200"),
+                        ("the last records", "yirangmq log dump yirang-data/topics --from-seq 1200"),
                         ("for programs", "yirangmq log dump yirang-data/topics --topic 'quotes.*' --limit 10 --json"),
                         ("as they are stored and sent", "yirangmq log dump yirang-data/topics --frames > records.bin"),
                     ),

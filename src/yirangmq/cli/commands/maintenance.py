@@ -7,12 +7,14 @@ import argparse
 from collections import Counter
 from typing import Any
 
+from yirangmq.broker import message_moves
 from yirangmq.broker.message_moves import BACKLOG
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.cli.table import TableColumn
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound, QueueError, StoreBusy, StoreDamaged, WrongState
@@ -26,7 +28,7 @@ MAX_DUE = 1_000_000
 
 def drop_options(parser: argparse.ArgumentParser) -> None:
     arguments.queue(parser)
-    parser.add_argument("ids", nargs="*", metavar="ID", help="message ids, in whatever state")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="message ids, in any state")
     parser.add_argument("--whole-queue", action="store_true", help="the queue with all its messages and its policy")
     parser.add_argument("--force", action="store_true", help="with --whole-queue: also while messages are leased")
     arguments.dry_run(parser)
@@ -92,7 +94,8 @@ def _drop_queue(args: argparse.Namespace, screen: Screen, queues: Queues) -> int
         )
     count = sum(getattr(counts, state.value) for state in STORED_STATES)
     if not args.dry_run:
-        queues.delete_queue(args.queue)
+        with ProgressBar("dropping", shown=screen.shows_progress):
+            queues.delete_queue(args.queue)
     value = {"did": "dropped", "queue": args.queue, "count": count, "wholeQueue": True, "dryRun": args.dry_run}
     screen.answer(value, f"{_did(args, 'dropped')}: queue {args.queue} with {count_text(count, 'message')}")
     return output.OK
@@ -110,9 +113,9 @@ def purge_options(parser: argparse.ArgumentParser) -> None:
     arguments.filter_option(parser)
     parser.add_argument("--all", action="store_true", help="all of them")
     parser.add_argument(
-        "--state", choices=[*BACKLOG], default="backlog", help="which of the waiting ones (default: backlog, all three)"
+        "--state", choices=[*BACKLOG], default="backlog", help="state of the messages (default: backlog, all three)"
     )
-    parser.add_argument("--limit", type=int, metavar="N", help="at most this many, the first that arrived")
+    arguments.limit(parser, "at most this many, in the order of arrival")
     arguments.dry_run(parser)
     arguments.store(parser)
 
@@ -120,10 +123,23 @@ def purge_options(parser: argparse.ArgumentParser) -> None:
 def run_purge(args: argparse.Namespace, screen: Screen) -> int:
     names = ("filter", "all", "state", "limit", "dry_run")
     with connection.open_existing(args) as queues:
-        moved = queues.purge(args.queue, **{name: getattr(args, name) for name in names})
+        given = {name: getattr(args, name) for name in names}
+        with (
+            ProgressBar("purging", shown=screen.shows_progress, unit="messages") as show,
+            connection.server_progress(args, queues, show, lambda remote: _backlog(remote, args)),
+        ):
+            if connection.address_of(queues) is None:
+                moved = message_moves.purge(queues, args.queue, **given, progress=lambda *step: show.update("", *step))
+            else:
+                moved = queues.purge(args.queue, **given)
     value = {"did": "purged", "queue": args.queue, "count": moved.count, "ids": moved.ids, "dryRun": args.dry_run}
     screen.answer(value, f"{_did(args, 'purged')}: {count_text(moved.count, 'message')} of {args.queue}")
     return output.OK
+
+
+def _backlog(queues: Queues, args: argparse.Namespace) -> int:
+    counts = queues.counts(args.queue)
+    return sum(getattr(counts, state.value) for state in BACKLOG[args.state])
 
 
 # -- sweep ----------------------------------------------------------------------------------------------------------
@@ -137,8 +153,9 @@ def run_sweep(args: argparse.Namespace, screen: Screen) -> int:
         text = ", ".join(f"{number:,} {state}" for state, number in due.items()) or "nothing"
         screen.answer({"did": "swept", "count": count, "byState": due, "dryRun": True}, f"due to move: {text}")
         return output.OK
-    with connection.open_or_create(args) as queues:
-        count = queues.sweep()
+    bar = ProgressBar("sweeping", shown=screen.shows_progress, unit="changes")
+    with connection.open_or_create(args) as queues, bar as show:
+        count = queues.sweep(show) if connection.address_of(queues) is None else queues.sweep()
     screen.answer({"did": "swept", "count": count, "dryRun": False}, f"swept: {count_text(count, 'change')}")
     return output.OK
 
@@ -157,7 +174,9 @@ def _due(queues: Queues) -> dict[str, int]:
 
 def run_check(args: argparse.Namespace, screen: Screen) -> int:
     with connection.open_existing(args, bypass_server=True) as queues:
-        found = [*queues.check(), *find_wide_permissions(connection.store_location(args).url)]
+        with ProgressBar("checking", shown=screen.shows_progress) as show:
+            found = [*queues.check(progress=show.update)]
+        found += find_wide_permissions(connection.store_location(args).url)
         return _report(screen, found, repairing=False)
 
 
@@ -165,17 +184,20 @@ def run_repair(args: argparse.Namespace, screen: Screen) -> int:
     server = connection.server_of(connection.store_location(args), args)
     if server and not args.dry_run:
         raise StoreBusy(f"a server holds this store, at {server}; stop it first", field="store")
-    return _report(screen, _repair(args), repairing=not args.dry_run)
+    with ProgressBar("repairing", shown=screen.shows_progress) as show:
+        found = _repair(args, show)
+    return _report(screen, found, repairing=not args.dry_run)
 
 
-def _repair(args: argparse.Namespace) -> list[Finding]:
+def _repair(args: argparse.Namespace, show: ProgressBar) -> list[Finding]:
     try:
         with connection.open_existing(args, bypass_server=True) as queues:
-            found = queues.check(repair=not args.dry_run)
+            found = queues.check(repair=not args.dry_run, progress=show.update)
             return [*found, *find_wide_permissions(connection.store_location(args).url, repair=not args.dry_run)]
     except StoreDamaged:
         if args.dry_run:
             raise
+        show.update("salvage", 0, 0)
         return salvage_store(connection.store_location(args).url)  # the store cannot even be opened
 
 
@@ -188,14 +210,14 @@ def _report(screen: Screen, findings: list[Finding], *, repairing: bool) -> int:
     else:
         columns = (
             TableColumn("kind"),
-            TableColumn("where", shrinks=True),
+            TableColumn("where"),
             TableColumn("what", shrinks=True),
-            TableColumn("mended"),
+            TableColumn("mended", marks=True),
         )
         rows = [(f.kind, f.where, f.text, "yes" if f.is_repaired else "no") for f in findings]
         screen.table(columns, rows)
         if not repairing:
-            screen.note("'yirangmq repair' mends what can be mended; back the store up first")
+            screen.note("'yirangmq repair' repairs what can be repaired; back up the store first")
     return output.OK if left == 0 else output.exit_code("store_damaged")
 
 
@@ -205,20 +227,24 @@ def _document(finding: Finding) -> dict[str, Any]:
 
 COMMANDS = {
     "drop": Command(
-        about="Give messages up by id, in whatever state they are, or a whole queue. There is no way back.",
+        about="Drop messages by id, in whatever state they are, or a whole queue. This cannot be undone.",
         examples=(
             ("one message", "yirangmq drop --queue telemetry 9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"),
-            ("how much would go with the queue?", "yirangmq drop --queue telemetry --whole-queue --dry-run"),
-            ("the queue with everything in it", "yirangmq drop --queue telemetry --whole-queue"),
+            (
+                "count the messages of the queue without a change",
+                "yirangmq drop --queue telemetry --whole-queue --dry-run",
+            ),
+            ("the queue with all its messages", "yirangmq drop --queue telemetry --whole-queue"),
         ),
         options=drop_options,
         run=run_drop,
     ),
     "purge": Command(
-        about="Drop the backlog of a queue: the messages that are ready, delayed, or held behind another one of their "
-        "group. Messages that are leased, dead, parked or done stay, and so does the policy. There is no way back.",
+        about="Drop the backlog of a queue: the messages that are ready, delayed, or held behind another message "
+        "of their group. Messages that are leased, dead, parked or done stay, and so does the policy. This "
+        "cannot be undone.",
         examples=(
-            ("how many would it be?", "yirangmq purge --queue telemetry --all --dry-run"),
+            ("count them without a change", "yirangmq purge --queue telemetry --all --dry-run"),
             ("all of them", "yirangmq purge --queue telemetry --all"),
             ("those that are older than a day", "yirangmq purge --queue telemetry --filter 'publishedAt<1d ago'"),
         ),
@@ -226,19 +252,18 @@ COMMANDS = {
         run=run_purge,
     ),
     "sweep": Command(
-        about="Do at once what time brings: delayed messages become ready, lapsed leases end, old history goes. "
-        "Every consume does a part of it; this does all of it.",
+        about="Apply now what is due: delayed messages become ready, expired leases end, old history is removed. "
+        "Each consume does a part of it; this command does all of it.",
         examples=(
             ("now", "yirangmq sweep"),
-            ("what is due?", "yirangmq sweep --dry-run"),
+            ("count what is due", "yirangmq sweep --dry-run"),
         ),
         options=sweep_options,
         run=run_sweep,
     ),
     "check": Command(
-        about="Look for damage: broken files or pages, messages in two states, counters that do not add up; and for "
-        "files that other users may reach. "
-        "Changes nothing; exits with 5 if something is wrong.",
+        about="Look for damage: broken files or pages, messages in two states, wrong counters; and for files that "
+        "other users can access. The command changes nothing. It exits with 5 if it finds a problem.",
         examples=(
             ("./yirang-data/queue.db", "yirangmq check"),
             ("a folder of JSON files, for programs", "yirangmq check --path /var/yirang/queues --json"),
@@ -247,13 +272,12 @@ COMMANDS = {
         run=run_check,
     ),
     "repair": Command(
-        about="Mend what check finds. Other users lose their access to the store. What cannot be read is set aside, "
-        "never thrown away. A SQLite file that is "
-        "damaged itself is read into a new one, as far as that goes, and kept under another name. Back the store up "
-        "first.",
+        about="Repair what check finds. Other users lose their access to the store. Unreadable files are moved to "
+        "quarantine and never deleted. A damaged SQLite file is copied into a new one as far as it is "
+        "readable, and kept under another name. Back up the store first.",
         examples=(
-            ("what would be mended?", "yirangmq repair --dry-run"),
-            ("do it", "yirangmq repair --db /data/yirang.db"),
+            ("list what would be repaired", "yirangmq repair --dry-run"),
+            ("repair", "yirangmq repair --db /data/yirang.db"),
         ),
         options=repair_options,
         run=run_repair,

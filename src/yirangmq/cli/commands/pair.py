@@ -10,8 +10,9 @@ from yirangmq.cli import arguments, connection, output
 from yirangmq.cli.arguments import format_duration
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.core.alert_rules import KEYS_DIFFER
-from yirangmq.core.errors import Unavailable, WrongState
+from yirangmq.core.errors import Unavailable, Unreachable, WrongState
 from yirangmq.failover.state_file import read_history
 
 SWITCH_SECONDS = 60
@@ -21,7 +22,7 @@ SHOWN = 20
 def _call(args: argparse.Namespace, method: str, **values: Any) -> Any:
     with connection.open_existing(args) as queues:
         if connection.address_of(queues) is None:
-            raise Unavailable("no server holds this store; a pair is asked through one of its servers")
+            raise Unavailable("no server holds this store; a pair is reached through one of its servers")
         return connection.call(queues, method, **values)
 
 
@@ -34,9 +35,9 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
     works = "works" if found["works"] else "does not work"
     lines = [f"{found['node']}: {found['role']}, {found['status']}, term {found['term']}, {works}"]
     if peer is None:
-        lines.append("the peer was never heard")
+        lines.append("no contact with the peer yet")
     else:
-        contact_text = f"heard {format_duration(peer['heardSec'])} ago" + (", SILENT" if peer["silent"] else "")
+        contact_text = f"last contact {format_duration(peer['heardSec'])} ago" + (", SILENT" if peer["silent"] else "")
         lines.append(f"{peer['node']}: {peer['role']}, {peer['status']}, term {peer['term']}, {contact_text}")
     if found.get("keysDiffer"):
         lines.append(KEYS_DIFFER)
@@ -62,13 +63,25 @@ def switch_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _order_switch(args: argparse.Namespace, target: str) -> Any:
+    """Order the switch once: the request itself waits for ``--seconds``, and each retry would wait as long again."""
+    try:
+        return _call(argparse.Namespace(**vars(args), retries=0), "pair_switch", to=target, seconds=args.seconds)
+    except Unreachable as error:
+        _, _, answer = str(error).partition(" tries: switch: ")
+        if answer:
+            raise Unavailable(answer, field="switch") from None  # the node did answer
+        raise
+
+
 def run_switch(args: argparse.Namespace, screen: Screen) -> int:
     now = _call(args, "pair_status")
     peer = now["peer"]
     if now["role"] == "ACTIVE" and peer is None:
-        raise WrongState("the peer was never heard: there is no standby to hand over to", field="switch")
+        raise WrongState("no contact with the peer yet: there is no standby to hand over to", field="switch")
     target = peer["node"] if now["role"] == "ACTIVE" else now["node"]
-    found = _call(args, "pair_switch", to=target, seconds=args.seconds)
+    with ProgressBar(f"switching to {target}", shown=screen.shows_progress):
+        found = _order_switch(args, target)
     active = found["node"] if found["role"] == "ACTIVE" else found["peer"]["node"]
     text = f"{active} is active in term {found['term']}, after {found['seconds']:g} s"
     for queue, count in found["left"].items():
@@ -82,7 +95,9 @@ def run_switch(args: argparse.Namespace, screen: Screen) -> int:
 
 def handover_options(parser: argparse.ArgumentParser) -> None:
     arguments.store(parser)
-    parser.add_argument("state", choices=("on", "off"), metavar="STATE", help="on: a stop hands over first; off: not")
+    parser.add_argument(
+        "state", choices=("on", "off"), metavar="STATE", help="on: a stop hands over first; off: it does not"
+    )
 
 
 def run_handover(args: argparse.Namespace, screen: Screen) -> int:
@@ -97,8 +112,8 @@ def run_handover(args: argparse.Namespace, screen: Screen) -> int:
 
 def history_options(parser: argparse.ArgumentParser) -> None:
     arguments.store(parser)
-    parser.add_argument("--limit", type=int, default=SHOWN, metavar="N", help=f"the latest N (default: {SHOWN})")
-    parser.add_argument("--folder", metavar="FOLDER", help="of a node that does not run: its DATA/pair")
+    arguments.limit(parser, f"the latest N decisions (default: {SHOWN})", default=SHOWN)
+    parser.add_argument("--folder", metavar="FOLDER", help="folder of a node that does not run: its DATA/pair")
 
 
 def run_history(args: argparse.Namespace, screen: Screen) -> int:
@@ -127,15 +142,16 @@ def _history_line(line: dict[str, Any]) -> str:
 
 def adopt_options(parser: argparse.ArgumentParser) -> None:
     arguments.store(parser)
-    parser.add_argument("source", metavar="STORE", help="of the dead node: sqlite:FILE or files:FOLDER")
-    parser.add_argument("--node", required=True, metavar="NAME", help="the dead node's name")
-    parser.add_argument("--dry-run", action="store_true", help="only count")
+    parser.add_argument("source", metavar="STORE", help="store of the failed node: sqlite:FILE or files:FOLDER")
+    parser.add_argument("--node", required=True, metavar="NAME", help="name of the failed node")
+    parser.add_argument("--dry-run", action="store_true", help="count the messages and change nothing")
 
 
 def run_adopt(args: argparse.Namespace, screen: Screen) -> int:
     scheme, _, path = args.source.partition(":")
     source = f"{scheme}:{Path(path).absolute()}" if path else args.source
-    found = _call(args, "pair_adopt", store=source, node=args.node, dry_run=args.dry_run)
+    with ProgressBar("adopting", shown=screen.shows_progress):
+        found = _call(args, "pair_adopt", store=source, node=args.node, dry_run=args.dry_run)
     verb = "would be adopted" if args.dry_run else "adopted"
     text = f"{found['messages']} messages {verb}, {found['known']} were known here"
     screen.answer(found, "\n".join([text, *(f"  {queue}: {count}" for queue, count in found["adopted"].items())]))
@@ -144,20 +160,21 @@ def run_adopt(args: argparse.Namespace, screen: Screen) -> int:
 
 COMMANDS = {
     "pair": Command(
-        about="Two servers of which one is active (docs/pair.md). Ask either of them: each tells what it knows.",
+        about="Two servers of which one is active (docs/pair.md). Both servers answer these commands, each from "
+        "what it knows.",
         examples=(
-            ("who is active, and why?", "yirangmq pair status"),
+            ("the active node, and the evidence", "yirangmq pair status"),
             ("before patching this machine", "yirangmq pair switch"),
         ),
         subcommands={
             "status": (
-                "both nodes, as this one knows them",
+                "show both nodes, as this one knows them",
                 Command(
-                    about="The role, status and term of this node and of its peer, with the evidence for what it "
-                    "decided last.",
+                    about="Show role, status and term of this node and of its peer, with the evidence for its "
+                    "last decision.",
                     examples=(
-                        ("here", "yirangmq pair status"),
-                        ("the other one, for programs", "yirangmq pair status --store tcp://10.0.0.2:7411 --json"),
+                        ("this node", "yirangmq pair status"),
+                        ("the other node, for programs", "yirangmq pair status --store tcp://10.0.0.2:7411 --json"),
                     ),
                     options=arguments.store,
                     run=run_status,
@@ -166,39 +183,39 @@ COMMANDS = {
             "switch": (
                 "make the standby active",
                 Command(
-                    about="The standby becomes active, and the active node the standby. It may be said to either. "
-                    "Publishers wait while what is there is handed out and settled; what nobody takes stays on the "
-                    "old node's disk and is told. The command returns when the other node is active (exit code 0), "
-                    "or says why it is not (10; 4 if there is nobody to switch to). Said to a standby whose peer "
-                    "was stopped by hand, it is the order to take over.",
+                    about="Make the standby active, and the active node the standby. Either node takes the "
+                    "command. Publishers wait while the active node drains; messages that no consumer "
+                    "leases stay on its disk and are reported. The command returns when the other node is "
+                    "active (exit code 0), or reports why it is not (10; 4 if there is no standby). A "
+                    "standby whose peer was stopped by hand takes over.",
                     examples=(
                         ("in a job that patches this machine", "yirangmq pair switch"),
-                        ("wait longer for it", "yirangmq pair switch --seconds 300"),
+                        ("with a longer wait", "yirangmq pair switch --seconds 300"),
                     ),
                     options=switch_options,
                     run=run_switch,
                 ),
             ),
             "handover": (
-                "whether a stop of this node makes the standby active",
+                "set whether a stop of this node hands over first",
                 Command(
                     about="Before an orderly stop (SIGTERM) the active node makes the standby active, if it is "
-                    "ready. Say off to the active node before both nodes are stopped for maintenance: then it stops "
-                    "without, and is the first one to be started again. This holds until that start; the setting "
-                    "pair_handover says it for every start.",
+                    "ready. Turn this off in the active node before both nodes are stopped for maintenance: "
+                    "the node then stops without a takeover, and must be started first. The choice lasts "
+                    "until that start; the setting pair_handover sets it for every start.",
                     examples=(
                         ("both nodes will be stopped", "yirangmq pair handover off"),
-                        ("after all, only this one", "yirangmq pair handover on"),
+                        ("only this node will be stopped", "yirangmq pair handover on"),
                     ),
                     options=handover_options,
                     run=run_handover,
                 ),
             ),
             "history": (
-                "every decision of this node, with its evidence",
+                "print the decisions of this node with the evidence",
                 Command(
-                    about="What this node decided, the oldest first: when, in which term, and each step that led to "
-                    "it (docs/pair.md explains them).",
+                    about="Print the decisions of this node, the oldest first: time, term, and each step that led "
+                    "to it (docs/pair.md explains them).",
                     examples=(
                         ("the latest twenty", "yirangmq pair history"),
                         ("of a node that does not run", "yirangmq pair history --folder /mnt/old/yirang-data/pair"),
@@ -208,14 +225,18 @@ COMMANDS = {
                 ),
             ),
             "adopt": (
-                "bring in what waits on the disk of a dead node",
+                "adopt messages from the disk of a failed node",
                 Command(
-                    about="The active node takes over what waits in the store of the other one, which must not run. "
-                    "Each message is stored here and then given up there; ids are remembered, so that none is "
-                    "delivered by both. Broken off, it is done again: until then the other node does not start.",
+                    about="Move the waiting messages from the store of the other node, which must not run, to the "
+                    "active node. Each message is stored here and then dropped there; ids are remembered, "
+                    "so that no message is delivered by both. An interrupted adoption is repeated: until it "
+                    "is complete the other node does not start.",
                     examples=(
                         ("from its disk", "yirangmq pair adopt sqlite:/mnt/old/yirang-data/queue.db --node gateway-1"),
-                        ("how much is it?", "yirangmq pair adopt sqlite:/mnt/old/queue.db --node gateway-1 --dry-run"),
+                        (
+                            "count the messages without a change",
+                            "yirangmq pair adopt sqlite:/mnt/old/queue.db --node gateway-1 --dry-run",
+                        ),
                     ),
                     options=adopt_options,
                     run=run_adopt,

@@ -12,7 +12,7 @@ from yirangmq.broker.admission import dry_run
 from yirangmq.broker.admission.admission import Schemas
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import attribute, count_text, read_input
+from yirangmq.cli.arguments import attribute, count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
 from yirangmq.cli.table import TableColumn
@@ -22,6 +22,7 @@ from yirangmq.core.policy import MAX_BODY, show_policy
 from yirangmq.core.processor import read_chain, show_chain
 from yirangmq.format.envelope import NewMessage
 from yirangmq.format.json_codec import loads
+from yirangmq.fsio.input_file import read_input
 
 # -- policy ------------------------------------------------------------------------------------------------------------
 
@@ -37,13 +38,13 @@ def get_options(parser: argparse.ArgumentParser) -> None:
 def set_options(parser: argparse.ArgumentParser) -> None:
     arguments.queue(parser)
     _document_options(parser)
-    parser.add_argument("--defaults", action="store_true", help="go back to the defaults")
+    parser.add_argument("--defaults", action="store_true", help="restore the defaults")
     arguments.dry_run(parser)
     arguments.store(parser)
 
 
 def validate_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-q", "--queue", metavar="NAME", default="queue", help="for which queue (default: any)")
+    arguments.queue(parser, needed=False, what="the queue that it is for (default: any)")
     _document_options(parser)
 
 
@@ -86,7 +87,7 @@ def run_set(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def run_validate(args: argparse.Namespace, screen: Screen) -> int:
-    policy = _checked(args.queue, _document(args))
+    policy = _checked(args.queue or "queue", _document(args))
     screen.answer({"policy": policy}, f"a good policy; with its defaults spelled out:\n{_pretty(policy)}")
     return output.OK
 
@@ -102,17 +103,17 @@ def _pretty(policy: dict[str, Any]) -> str:
 
 POLICY_COMMANDS = {
     "policy": Command(
-        about="The numbers that govern a queue: lease time, retries, dead letters, history, limits, schemas.",
+        about="The settings of a queue: lease time, retries, dead letters, history, limits, schemas.",
         examples=(
-            ("what is in force", "yirangmq policy get --queue telemetry"),
+            ("the effective policy", "yirangmq policy get --queue telemetry"),
             ("two retries instead of five", 'yirangmq policy set --queue telemetry \'{"retry": {"limit": 2}}\''),
-            ("is this file in order?", "yirangmq policy validate --file policy.json"),
+            ("check a file", "yirangmq policy validate --file policy.json"),
         ),
         subcommands={
             "get": (
-                "the policy in force, every member spelled out",
+                "print the effective policy with all members",
                 Command(
-                    about="The policy in force for a queue, every member spelled out.",
+                    about="Print the effective policy of a queue, with all members.",
                     examples=(
                         ("for people", "yirangmq policy get --queue telemetry"),
                         ("for programs", "yirangmq policy get --queue telemetry --json"),
@@ -122,14 +123,14 @@ POLICY_COMMANDS = {
                 ),
             ),
             "set": (
-                "put a policy in force",
+                "set a policy",
                 Command(
-                    about="Check a policy and put it in force. It replaces the whole one; what it leaves out is "
-                    "default.",
+                    about="Check a policy and set it. It replaces the whole policy; members that it does not name "
+                    "get their defaults.",
                     examples=(
                         ("from a file", "yirangmq policy set --queue telemetry --file policy.json"),
                         ("as text", "yirangmq policy set --queue telemetry '{\"visibilityTimeoutSec\": 60}'"),
-                        ("back to the defaults", "yirangmq policy set --queue telemetry --defaults"),
+                        ("restore the defaults", "yirangmq policy set --queue telemetry --defaults"),
                     ),
                     options=set_options,
                     run=run_set,
@@ -155,9 +156,9 @@ POLICY_COMMANDS = {
 # -- processor ---------------------------------------------------------------------------------------------------------
 
 COLUMNS = (
-    TableColumn("queue", shrinks=True),
-    TableColumn("from"),
-    TableColumn("integrity"),
+    TableColumn("queue"),
+    TableColumn("from", rank=2),
+    TableColumn("integrity", rank=1),
     TableColumn("checks", shrinks=True),
     TableColumn("hooks", shrinks=True),
 )
@@ -178,9 +179,9 @@ def queue_options(parser: argparse.ArgumentParser) -> None:
 
 def check_options(parser: argparse.ArgumentParser) -> None:
     arguments.queue(parser)
-    parser.add_argument("files", nargs="+", metavar="FILE", help="payloads, a file each; - is stdin")
-    parser.add_argument("--type", metavar="NAME", help="the type that the messages would say they have")
-    parser.add_argument("--content-type", metavar="TYPE", help="their media type, such as application/json")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="payloads, one per file; - is stdin")
+    parser.add_argument("--type", metavar="NAME", help="message type")
+    parser.add_argument("--content-type", metavar="TYPE", help="media type, such as application/json")
     parser.add_argument(
         "-a", "--attribute", action="append", default=[], metavar="NAME=VALUE", help="an attribute; may be repeated"
     )
@@ -285,7 +286,7 @@ def _print_report(report: dict[str, Any], screen: Screen) -> None:
         screen.note(f"{report['queue']} has no processor")
     for row in report["messages"]:
         if row["ok"]:
-            made = "".join(f", {one['hook']} makes one for {one['queue']}" for one in row["produces"])
+            made = "".join(f", {one['hook']} produces one for {one['queue']}" for one in row["produces"])
             screen.report(f"{row['file']}: fits, {count_text(row['bytes'], 'byte')}, SHA-256 {row['sha256']}{made}")
         else:
             field = f"{row['field']}: " if row["field"] else ""
@@ -299,24 +300,26 @@ def _pretty_processor(chain: dict[str, Any] | None) -> str:
 COMMANDS = {
     **POLICY_COMMANDS,
     "processor": Command(
-        about="What messages must pass before a queue stores them: checks of headers, length, encoding, records, JSON "
-        "and schemas, hooks of your own, and whether each payload's SHA-256 is kept and looked at on delivery. No "
-        "check changes a byte. What is refused is told to its sender, with the check and the field; nothing of it is "
-        "stored.\n\n"
-        "It is the member 'processor' of the queue's policy, or of the server's setting 'processors'.",
+        about="The processor of a queue: what a message must pass before the queue stores it. It consists of "
+              "checks of headers, length, encoding, records, JSON and schemas, and of hooks of your own; it also "
+              "says whether the SHA-256 of each payload is kept and compared on delivery. No check changes a "
+              "byte. The sender of a rejected message gets an error with the check and the field, and nothing of "
+              "the message is stored.\n\n"
+              "A processor is the member 'processor' of the queue's policy, or of the server's setting "
+              "'processors'.",
         examples=(
             ("EUC-KR text of at most 2000 bytes, its SHA-256 kept",
              "yirangmq processor set --queue atmh '{\"integrity\": \"sha256\", \"checks\": [{\"check\": \"length\", "
              "\"max\": 2000}, {\"check\": \"encoding\", \"encoding\": \"euc-kr\"}]}'"),
-            ("would this file be taken?", "yirangmq processor check --queue atmh message.dat"),
-            ("who has one?", "yirangmq processor list"),
+            ("check a file without storing it", "yirangmq processor check --queue atmh message.dat"),
+            ("the queues with a processor", "yirangmq processor list"),
         ),
         subcommands={
             "set": (
-                "put a processor in force; the rest of the policy stays",
+                "set a processor; the rest of the policy stays",
                 Command(
-                    about="Check a processor and put it in force, for messages that come from now on. It replaces the "
-                    "one that is there; the rest of the queue's policy stays.",
+                    about="Check a processor and set it for the messages that come from now on. It replaces the "
+                          "former one; the rest of the queue's policy stays.",
                     examples=(
                         ("from a file", "yirangmq processor set --queue atmh --file processor.json"),
                         ("fixed records of 80 bytes",
@@ -330,10 +333,10 @@ COMMANDS = {
                 ),
             ),
             "show": (
-                "the processor in force, every member spelled out",
+                "print the effective processor with all members",
                 Command(
-                    about="The processor in force for a queue, every member spelled out, and whether it is from the "
-                    "queue's policy or from the server's settings.",
+                    about="Print the effective processor of a queue with all members, and whether it comes from "
+                          "the queue's policy or from the server's settings.",
                     examples=(
                         ("for people", "yirangmq processor show --queue atmh"),
                         ("for programs", "yirangmq processor show --queue atmh --json"),
@@ -343,9 +346,10 @@ COMMANDS = {
                 ),
             ),
             "list": (
-                "every queue that has one",
+                "list the queues with a processor",
                 Command(
-                    about="Every queue that has a processor; * is what the server's settings say of all others.",
+                    about="List every queue that has a processor; * is the processor that the server's settings "
+                          "give to all others.",
                     examples=(
                         ("for people", "yirangmq processor list"),
                         ("for programs", "yirangmq processor list --json"),
@@ -355,14 +359,14 @@ COMMANDS = {
                 ),
             ),
             "check": (
-                "try files against a queue's processor without storing them",
+                "check files against a processor without storing them",
                 Command(
-                    about="Say of each file whether the queue would store it as a payload, and if not which check or "
-                    "hook refuses it and which field is at fault. Nothing is stored. Hooks are really run, by the "
-                    "server if one holds the store. Exit code 2 if any file is refused.",
+                    about="Report for each file whether the queue would store it as a payload, and otherwise the "
+                          "check or hook that rejects it, with the field. Nothing is stored. Hooks do run, in the "
+                          "server if one holds the store. The exit code is 2 if a file is rejected.",
                     examples=(
                         ("two files", "yirangmq processor check --queue atmh good.dat bad.dat"),
-                        ("with what the header checks want",
+                        ("with the headers that the checks need",
                          "yirangmq processor check --queue atmh message.dat --attribute bank=012 --type transfer"),
                     ),
                     options=check_options,
@@ -370,10 +374,10 @@ COMMANDS = {
                 ),
             ),
             "remove": (
-                "take a queue's processor away",
+                "remove the processor of a queue",
                 Command(
-                    about="Take the processor out of a queue's policy. What the server's settings say, if anything, is "
-                    "in force then.",
+                    about="Remove the processor from a queue's policy. The processor of the server's settings, if "
+                          "there is one, is then effective.",
                     examples=(
                         ("of one queue", "yirangmq processor remove --queue atmh"),
                         ("for programs", "yirangmq processor remove --queue atmh --json"),

@@ -10,15 +10,17 @@ from typing import Any, BinaryIO
 
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import attribute, open_input, read_input
+from yirangmq.cli.arguments import attribute
 from yirangmq.cli.command import Command
 from yirangmq.cli.lines import InputLine, line_batches
-from yirangmq.cli.output import ProgressBar, Screen
+from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.core.errors import BadInput, TooLarge
 from yirangmq.core.policy import MAX_BODY
 from yirangmq.core.ports import AddResult
 from yirangmq.format.envelope import ENVELOPE, MAX_HEADER, PAYLOAD, NewMessage, is_envelope, read
 from yirangmq.format.json_codec import dumps, loads, members
+from yirangmq.fsio.input_file import open_input, read_input
 
 FORCED = object()
 """Value of ``--payload`` and ``--envelope`` without JSON text."""
@@ -27,34 +29,44 @@ MAX_LINE_BYTES = MAX_BODY * 4 // 3 + MAX_HEADER + 1024
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    arguments.queue(parser, what="the queue; it need not exist")
+    arguments.queue(parser, what="the queue; it is created if it does not exist")
     parser.add_argument("payload", nargs="?", metavar="JSON", help="the payload or the whole envelope, as JSON text")
     parser.add_argument(
         "--payload", dest="as_payload", nargs="?", const=FORCED, metavar="JSON",
-        help="each document is a payload, whatever its members; with JSON text: this one",
+        help="each document is a payload, whatever its members; with JSON text: this document",
     )  # fmt: skip
     parser.add_argument(
         "--envelope", dest="as_envelope", nargs="?", const=FORCED, metavar="JSON",
-        help="each document is an envelope, also without messageId; with JSON text: this one",
+        help="each document is an envelope, also without messageId; with JSON text: this document",
     )  # fmt: skip
     parser.add_argument("--file", metavar="FILE", help="read it from a file, or from stdin with -")
-    parser.add_argument("--lines", action="store_true", help="the file has one JSON document a line")
-    parser.add_argument("--raw", action="store_true", help="any bytes, passed on untouched; no envelope is looked for")
+    parser.add_argument("--lines", action="store_true", help="the file has one JSON document per line")
+    parser.add_argument(
+        "--raw", action="store_true", help="the input is any bytes, stored unchanged; it is not an envelope"
+    )
     message = parser.add_argument_group("message")
     message.add_argument("--id", metavar="ID", help="message id (default: a new one)")
     message.add_argument("--type", metavar="NAME", help="message type; a policy may have a schema for it")
     message.add_argument("--type-version", type=int, metavar="N", help="version of that type")
-    message.add_argument("--priority", type=int, metavar="N", help="0 goes first, larger later, none last")
-    message.add_argument("--delay", type=float, default=0, metavar="SECONDS", help="not to be taken before")
-    message.add_argument("--ttl", type=float, metavar="SECONDS", help="not to be taken after")
-    message.add_argument("--dedup-key", metavar="KEY", help="the same key again within the window stores nothing")
-    message.add_argument("--group", metavar="NAME", help="messages of one group are handed out one at a time, in order")
-    message.add_argument("--target", metavar="CONSUMER", help="only this consumer may have it")
-    message.add_argument("--trace-id", metavar="ID", help="carried along for your logs")
     message.add_argument(
-        "--attribute", action="append", default=[], metavar="NAME=VALUE", help="may be repeated; JSON or text"
+        "--priority", type=int, metavar="N", help="0 is first, larger numbers are later, no priority is last"
     )
-    message.add_argument("--content-type", metavar="TYPE", help="with --raw: what the bytes are")
+    message.add_argument("--delay", type=float, default=0, metavar="SECONDS", help="time until the message is ready")
+    message.add_argument("--ttl", type=float, metavar="SECONDS", help="time after which the message expires")
+    message.add_argument(
+        "--dedup-key", metavar="KEY", help="a message with the same key within the window is not stored"
+    )
+    message.add_argument("--group", metavar="NAME", help="messages of one group are delivered one at a time, in order")
+    message.add_argument("--target", metavar="CONSUMER", help="only this consumer may lease the message")
+    message.add_argument("--trace-id", metavar="ID", help="trace id, delivered with the message")
+    message.add_argument(
+        "--attribute",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="attribute, as JSON or text; may be repeated",
+    )
+    message.add_argument("--content-type", metavar="TYPE", help="with --raw: media type of the bytes")
     arguments.store(parser)
 
 
@@ -198,13 +210,13 @@ def _publish_lines(args: argparse.Namespace, queues: Queues, screen: Screen) -> 
             size = Path(args.file).stat().st_size
             _check_lines(args, queues, stream)
             stream.seek(0)
-        with ProgressBar("publishing", size, shown=screen.shows_progress) as show:
+        with ProgressBar("publishing", size, shown=screen.shows_progress, unit="lines") as show:
             read = 0
             for batch in line_batches(stream, MAX_LINE_BYTES):
                 for stored in _publish_batch(args, queues, batch, total["published"]):
                     total["duplicates" if stored.duplicate else "refused" if stored.refused else "published"] += 1
                 read += sum(len(line.text) + 1 for line in batch)
-                show(read if size else batch[-1].number, f"{batch[-1].number:,} lines")
+                show(read if size else batch[-1].number, batch[-1].number)
     text = f"published {total['published']:,} to {args.queue}"
     if total["duplicates"]:
         text += f", {total['duplicates']:,} known already"
@@ -250,21 +262,24 @@ def _publish_batch(args: argparse.Namespace, queues: Queues, batch: list[InputLi
 
 COMMANDS = {
     "publish": Command(
-        about="Put messages into a queue. Returns when they are on disk.\n\n"
-        "With --lines a file is checked to its last line before anything is stored. Lines from a pipe are stored as "
-        "they come: a line waits at most 50 ms for others that share its commit. Exit code 0 means that all are "
-        "stored.\n\n"
-        "Each call starts Python, which takes 0.1 to 0.3 s of processor time. For many messages use --lines, or HTTP "
-        "from a shell script or C (docs/http.md).\n\n"
-        "A JSON object with messageId and payload is an envelope. Any other JSON document is the payload, also one "
-        "with members such as type and payload. --envelope and --payload decide it instead.",
+        about="Publish messages to a queue. The command returns when they are on disk.\n\n"
+        "With --lines a file is checked to its last line before any message is stored. Lines from a pipe "
+        "are stored as they arrive: a line waits at most 50 ms for others that share its commit. Exit code "
+        "0 means that all are stored.\n\n"
+        "Each call starts Python, which takes 0.1 to 0.3 s of processor time. For many messages use "
+        "--lines, or HTTP from a shell script or C (docs/http.md).\n\n"
+        "A JSON object with messageId and payload is an envelope. Any other JSON document is the payload, "
+        "also one with members such as type and payload. --envelope and --payload override this rule.",
         examples=(
             ("one document from a file", "yirangmq publish --queue telemetry --file message.json"),
-            ("JSON text, ahead of everything else", 'yirangmq publish --queue mail \'{"to": "ann"}\' --priority 0'),
+            ("JSON text, before all other messages", 'yirangmq publish --queue mail \'{"to": "ann"}\' --priority 0'),
             ("a file of JSON lines, in batches", "yirangmq publish --queue telemetry --file readings.jsonl --lines"),
-            ("each line of a pipe, as it comes", "yirangmq publish --queue telemetry --lines --file -"),
-            ("in order with others of its group", "yirangmq publish --queue orders --file one.json --group ann-7"),
-            ("an envelope that gets a new id", "yirangmq publish --queue mail --envelope --file one.json"),
+            ("each line of a pipe, as it arrives", "yirangmq publish --queue telemetry --lines --file -"),
+            (
+                "in order with the other messages of its group",
+                "yirangmq publish --queue orders --file one.json --group ann-7",
+            ),
+            ("an envelope, with a new id", "yirangmq publish --queue mail --envelope --file one.json"),
             ("any bytes, in ten minutes", "yirangmq publish --queue images --raw --file photo.jpg --delay 600"),
         ),
         options=add_options,

@@ -8,10 +8,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from yirangmq.cli import arguments, connection, output
-from yirangmq.cli.arguments import format_duration, shorten_instant
+from yirangmq.cli.arguments import format_duration
 from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
-from yirangmq.cli.table import TableColumn
+from yirangmq.cli.table import Instant, TableColumn, instant_of
 from yirangmq.core import validation
 from yirangmq.core.dispatch import MEANING, Strategy
 from yirangmq.core.errors import BadInput
@@ -22,68 +22,75 @@ from yirangmq.format.envelope import iso
 
 NONE = "none"
 CONSUMERS = (
-    TableColumn("consumer", shrinks=True),
-    TableColumn("registered"),
-    TableColumn("is"),
+    TableColumn("consumer"),
+    TableColumn("registered", rank=2),
+    TableColumn("is", rank=1),
     TableColumn("in flight", right=True),
-    TableColumn("weight", right=True),
+    TableColumn("weight", right=True, rank=3),
 )
 DELIVERIES = (
     TableColumn("begun"),
-    TableColumn("took", right=True),
-    TableColumn("queue", shrinks=True),
-    TableColumn("message", shrinks=True),
-    TableColumn("consumer", shrinks=True),
-    TableColumn("attempt", right=True),
-    TableColumn("status"),
-    TableColumn("became"),
-    TableColumn("reason", shrinks=True),
+    TableColumn("took", right=True, rank=2),
+    TableColumn("queue", rank=1),
+    TableColumn("message"),
+    TableColumn("consumer", rank=1),
+    TableColumn("attempt", right=True, rank=3),
+    TableColumn("status", marks=True),
+    TableColumn("became", rank=4),
+    TableColumn("reason", shrinks=True, rank=3),
 )
 
 
 def show_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("queue", metavar="QUEUE", help="the queue")
+    arguments.queue(parser)
     arguments.store(parser)
 
 
 def set_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("queue", metavar="QUEUE", help="the queue")
+    arguments.queue(parser)
     parser.add_argument(
-        "--strategy", choices=[*Strategy, NONE], help="how messages are given out; none: whoever is first, unrecorded"
+        "--strategy",
+        choices=[*Strategy, NONE],
+        help="strategy; none: the first waiting consumer, without records of deliveries",
     )
     parser.add_argument(
         "--weight",
         action="append",
         metavar="CONSUMER=N",
-        help="of a consumer, or of all that fit a pattern, for priority; 0: a reserve. May be given several times",
+        help="weight of a consumer, or of all that match a pattern, for the strategy priority; 0: only if no "
+        "other can take the message. May be repeated",
     )
-    parser.add_argument("--key", metavar="ATTRIBUTE", help="the attribute for key_hash; '' is the group id")
-    parser.add_argument("--grace", type=float, metavar="SECONDS", help="a consumer may be away for so long")
-    parser.add_argument("--outcomes", metavar="QUEUE", help="tell the end of each delivery to this queue; '' ends it")
+    parser.add_argument("--key", metavar="ATTRIBUTE", help="attribute for key_hash; '' is the group id")
+    parser.add_argument(
+        "--grace", type=float, metavar="SECONDS", help="time that a consumer may be absent and still counts"
+    )
+    parser.add_argument(
+        "--outcomes", metavar="QUEUE", help="publish the outcome of each delivery to this queue; '' ends it"
+    )
     arguments.store(parser, has_own_key=True)
 
 
 def register_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("queue", metavar="QUEUE", help="the queue")
-    parser.add_argument("consumers", nargs="+", metavar="CONSUMER", help="the name under which it takes messages")
+    arguments.queue(parser)
+    parser.add_argument("consumers", nargs="+", metavar="CONSUMER", help="consumer id under which it leases messages")
     arguments.store(parser)
 
 
 def callback_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("queue", metavar="QUEUE", help="the queue whose deliveries are told")
+    arguments.queue(parser, what="the queue whose deliveries are reported")
     parser.add_argument("--url", metavar="URL", help="POST each outcome to this address")
-    parser.add_argument("--secret", metavar="NAME", help="sign them with this secret of the server")
-    parser.add_argument("--outcomes", metavar="QUEUE", help="the queue they go through (default: QUEUE-outcomes)")
-    parser.add_argument("--off", action="store_true", help="tell them no longer; what is not told yet still is")
+    parser.add_argument("--secret", metavar="NAME", help="sign the requests with this secret of the server")
+    parser.add_argument("--outcomes", metavar="QUEUE", help="queue for the outcomes (default: QUEUE-outcomes)")
+    parser.add_argument("--off", action="store_true", help="stop; outcomes in the queue are still sent")
     arguments.store(parser)
 
 
 def deliveries_options(parser: argparse.ArgumentParser) -> None:
-    arguments.queue(parser, needed=False, what="of this one only")
-    parser.add_argument("--id", metavar="MESSAGE", help="of this message only")
-    parser.add_argument("--consumer", metavar="NAME", help="to this consumer only")
-    parser.add_argument("--status", choices=[*DeliveryStatus], help="in this status only")
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help="at most so many (default: 20)")
+    arguments.queue(parser, needed=False, what="deliveries of this queue only")
+    parser.add_argument("--id", metavar="MESSAGE", help="deliveries of this message only")
+    parser.add_argument("--consumer", metavar="NAME", help="deliveries to this consumer only")
+    parser.add_argument("--status", choices=[*DeliveryStatus], help="deliveries with this status only")
+    arguments.limit(parser, "at most this many (default: 20)", default=20)
     arguments.store(parser)
 
 
@@ -100,13 +107,13 @@ def _show(found: dict[str, Any], screen: Screen) -> int:
         screen.document({"ok": True, **found})
         return output.OK
     strategy = found["strategy"]
-    about = MEANING[Strategy(strategy)] if strategy else "whoever is first takes them, and nothing is recorded"
+    about = MEANING[Strategy(strategy)] if strategy else "first waiting consumer, unrecorded"
     screen.report(f"{found['queue']}: {strategy or NONE} ({about})")
     counts = "  ".join(f"{status} {count}" for status, count in found["deliveries"].items())
     if strategy:
         screen.report(f"in flight {found['inFlight']}  {counts}")
     if found["outcomes"]:
-        screen.report(f"outcomes are told to {found['outcomes']}")
+        screen.report(f"outcomes are published to {found['outcomes']}")
     if found["consumers"]:
         screen.table(CONSUMERS, [_consumer(row) for row in found["consumers"]])
     return output.OK
@@ -191,7 +198,7 @@ def run_callback(args: argparse.Namespace, screen: Screen) -> int:
             queues.set_policy(goal, document)
         found = queues.set_dispatch(queue, {"outcomes": None if args.off else goal})
     if args.off:
-        screen.answer({"queue": queue, "outcomes": None}, f"outcomes of {queue} are told no longer")
+        screen.answer({"queue": queue, "outcomes": None}, f"outcomes of {queue} are no longer sent")
     else:
         description = f"outcomes of {queue} go to {args.url}, through {goal}"
         screen.answer({"queue": queue, "outcomes": found["outcomes"], "url": args.url}, description)
@@ -217,7 +224,7 @@ def run_deliveries(args: argparse.Namespace, screen: Screen) -> int:
     elif rows:
         screen.table(DELIVERIES, [_delivery(row) for row in rows])
     else:
-        screen.note("no delivery is known; those of queues with a strategy are recorded, while the server runs")
+        screen.note("no deliveries; those of queues with a strategy are recorded while the server runs")
     return output.OK
 
 
@@ -228,25 +235,25 @@ def _document(row: dict[str, Any]) -> dict[str, Any]:
 def _delivery(row: dict[str, Any]) -> tuple[object, ...]:
     took = "-" if row["endedAt"] is None else format_duration((row["endedAt"] - row["begunAt"]) / 1000)
     who = row["queue"], row["messageId"], row["consumerId"], row["attempt"]
-    return iso(row["begunAt"]), took, *who, row["status"], row["became"], row["reason"] or ""
+    return Instant(row["begunAt"]), took, *who, row["status"], row["became"], row["reason"] or ""
 
 
 DISPATCH_COMMANDS = {
     "dispatch": Command(
-        about="By which strategy the messages of a queue are given to its consumers, and who they are. It can be "
-        "changed while consumers are at work: nothing is lost, and nothing that is in hand is touched.\n\n"
+        about="Show and change the strategy that assigns the messages of a queue to its consumers. It can be "
+        "changed at any time: no message is lost, and leased messages are not affected.\n\n"
         + "\n\n".join(f"{strategy.value}: {meaning}" for strategy, meaning in MEANING.items()),
         examples=(
             ("one message each, in turn", "yirangmq dispatch set orders --strategy round_robin"),
-            ("strictly one after the other", "yirangmq dispatch set orders --strategy ordered"),
-            ("how is it, and who is there?", "yirangmq dispatch show orders"),
+            ("in strict order, one at a time", "yirangmq dispatch set orders --strategy ordered"),
+            ("the strategy and the consumers", "yirangmq dispatch show orders"),
         ),
         subcommands={
             "show": (
-                "the strategy of a queue, and its consumers",
+                "show the strategy of a queue and its consumers",
                 Command(
-                    about="The strategy of a queue, its consumers with what each has in flight, and how many "
-                    "deliveries ended in which status since the server started.",
+                    about="Show the strategy of a queue, its consumers with their messages in flight, and how "
+                    "many deliveries ended with which status since the server started.",
                     examples=(
                         ("one queue", "yirangmq dispatch show orders"),
                         ("for programs", "yirangmq dispatch show orders --json"),
@@ -256,34 +263,34 @@ DISPATCH_COMMANDS = {
                 ),
             ),
             "set": (
-                "change the strategy, and what belongs to it",
+                "change the strategy and its settings",
                 Command(
-                    about="Change how the messages of a queue are given out, from the next commit on. What is not "
-                    "said stays as it is.",
+                    about="Change how the messages of a queue are assigned to consumers, from the next commit on. "
+                    "Settings that are not named stay as they are.",
                     examples=(
-                        ("a copy for everybody", "yirangmq dispatch set prices --strategy broadcast"),
+                        ("a copy for every consumer", "yirangmq dispatch set prices --strategy broadcast"),
                         (
-                            "three for one, one for the other",
+                            "three messages to one consumer for each message to another",
                             "yirangmq dispatch set orders --strategy priority --weight big=3 --weight small=1",
                         ),
                         (
-                            "one account, one consumer",
+                            "messages of one account to one consumer",
                             "yirangmq dispatch set orders --strategy key_hash --key account",
                         ),
-                        ("as without any", "yirangmq dispatch set orders --strategy none"),
+                        ("no strategy", "yirangmq dispatch set orders --strategy none"),
                     ),
                     options=set_options,
                     run=run_set,
                 ),
             ),
             "register": (
-                "make programs consumers of a queue, also while they are away",
+                "register consumers of a queue, so that they count while absent",
                 Command(
-                    about="Make programs consumers of a queue, also while they are away: broadcast keeps copies for "
-                    "them, key_hash keeps their keys for them. Whoever takes messages is one anyway, for as long as "
-                    "it is there.",
+                    about="Register consumers of a queue, so that they count while they are absent: broadcast "
+                    "keeps copies for them, key_hash keeps their keys. A consumer that leases messages "
+                    "counts without it, as long as it is connected.",
                     examples=(
-                        ("two of them", "yirangmq dispatch register prices ledger archive"),
+                        ("two consumers", "yirangmq dispatch register prices ledger archive"),
                         ("for programs", "yirangmq dispatch register prices ledger --json"),
                     ),
                     options=register_options,
@@ -291,10 +298,10 @@ DISPATCH_COMMANDS = {
                 ),
             ),
             "deregister": (
-                "they are consumers only while they are there",
+                "remove the registration of consumers",
                 Command(
-                    about="Programs are consumers of a queue no longer, but for as long as they are there. Copies that "
-                    "broadcast kept for them go to the dead letters.",
+                    about="Remove the registration of consumers of a queue. They then count only while they are "
+                    "connected. Copies that broadcast kept for them become dead letters.",
                     examples=(
                         ("one of them", "yirangmq dispatch deregister prices archive"),
                         ("for programs", "yirangmq dispatch deregister prices archive --json"),
@@ -304,14 +311,15 @@ DISPATCH_COMMANDS = {
                 ),
             ),
             "callback": (
-                "tell the end of each delivery to an address",
+                "send the outcome of each delivery to a URL",
                 Command(
-                    about="Tell the end of each delivery (DELIVERED, FAILED, TIMEOUT) to an address: at least once, "
-                    "with retries, and without delaying any delivery. They go through a queue of their own, whose "
-                    "policy says how often it is tried; a program may as well subscribe to that queue.",
+                    about="Send the outcome of each delivery (DELIVERED, FAILED, TIMEOUT) to a URL: at least "
+                    "once, with retries, and without a delay of deliveries. The outcomes are published to a "
+                    "separate queue, whose policy sets the retries; a program may subscribe to that queue "
+                    "instead.",
                     examples=(
                         ("by webhook", "yirangmq dispatch callback orders --url https://example.com/outcomes"),
-                        ("no longer", "yirangmq dispatch callback orders --off"),
+                        ("stop", "yirangmq dispatch callback orders --off"),
                     ),
                     options=callback_options,
                     run=run_callback,
@@ -320,12 +328,12 @@ DISPATCH_COMMANDS = {
         },
     ),
     "deliveries": Command(
-        about="The latest deliveries of queues that have a strategy: to whom, which attempt, when it began and ended, "
-        "and how. DELIVERING: in a consumer's hands; DELIVERED: confirmed; FAILED: failed, rejected or given back; "
-        "TIMEOUT: its time ran out. The server remembers the latest 20 000 since it started.",
+        about="List the latest deliveries of queues with a strategy: consumer, attempt, begin, duration and "
+        "status. DELIVERING: leased; DELIVERED: acked; FAILED: nacked, rejected or released; TIMEOUT: the "
+        "lease expired. The server remembers the latest 20 000 since it started.",
         examples=(
             ("of one queue", "yirangmq deliveries --queue orders"),
-            ("what went wrong with a consumer", "yirangmq deliveries --consumer worker-1 --status FAILED"),
+            ("failed deliveries to a consumer", "yirangmq deliveries --consumer worker-1 --status FAILED"),
             ("of one message, for programs", "yirangmq deliveries --queue orders --id o-17 --json"),
         ),
         options=deliveries_options,
@@ -337,22 +345,22 @@ DISPATCH_COMMANDS = {
 # -- pause, resume and schedules ---------------------------------------------------------------------------------------
 
 COLUMNS = (
-    TableColumn("queue", shrinks=True),
-    TableColumn("name", shrinks=True),
+    TableColumn("queue"),
+    TableColumn("name"),
     TableColumn("cron"),
-    TableColumn("time zone"),
+    TableColumn("time zone", rank=2),
     TableColumn("next"),
-    TableColumn("there"),
+    TableColumn("local time", rank=1),
 )
 
 
 def pause_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("queues", nargs="+", metavar="NAME", help="the queue, or several")
+    arguments.queue(parser, what="the queue, or several", several=True)
     arguments.store(parser)
 
 
 def list_options(parser: argparse.ArgumentParser) -> None:
-    arguments.queue(parser, needed=False, what="this one only")
+    arguments.queue(parser, needed=False, what="this queue only")
     arguments.store(parser)
 
 
@@ -366,7 +374,7 @@ def run_resume(args: argparse.Namespace, screen: Screen) -> int:
 
 def _set_paused(args: argparse.Namespace, screen: Screen, *, paused: bool) -> int:
     """Pause or resume queues. All names are validated before the first queue is changed."""
-    wanted = list(dict.fromkeys(validation.check_queue(name) for name in args.queues))
+    wanted = list(dict.fromkeys(validation.check_queue(name) for name in args.queue))
     done: list[dict[str, Any]] = []
     with connection.open_existing(args) as queues:
         for queue in wanted:
@@ -388,7 +396,7 @@ def run_schedules(args: argparse.Namespace, screen: Screen) -> int:
         screen.document({"ok": True, "schedules": rows})
         return output.OK
     if not rows:
-        screen.note("no queue has a schedule; they stand in its policy")
+        screen.note("no queue has a schedule; schedules are members of a policy")
         return output.OK
     screen.table(COLUMNS, [_cells(row) for row in rows])
     for row in rows:
@@ -397,25 +405,25 @@ def run_schedules(args: argparse.Namespace, screen: Screen) -> int:
     return output.OK
 
 
-def _cells(row: dict[str, Any]) -> list[str | None]:
-    at = None if row["nextAt"] is None else shorten_instant(row["nextAt"])
-    return [row["queue"], row["name"], row["cron"], row["timezone"], at, row["nextLocal"]]
+def _cells(row: dict[str, Any]) -> list[object]:
+    return [row["queue"], row["name"], row["cron"], row["timezone"], instant_of(row["nextAt"]), row["nextLocal"]]
 
 
 COMMANDS = {
     **DISPATCH_COMMANDS,
     "queue": Command(
-        about="Stop handing the messages of a queue out, and begin again. It lasts: a restart changes nothing.",
+        about="Pause and resume the delivery of a queue's messages. A pause lasts until the queue is resumed, "
+        "also across restarts.",
         examples=(
-            ("while a system behind is down", "yirangmq queue pause telemetry"),
-            ("go on", "yirangmq queue resume telemetry"),
+            ("while a system behind the queue is down", "yirangmq queue pause telemetry"),
+            ("resume", "yirangmq queue resume telemetry"),
         ),
         subcommands={
             "pause": (
-                "hand nothing out; publishing goes on",
+                "stop delivery; publishing continues",
                 Command(
-                    about="Hand nothing out of these queues until they are resumed. Publishing goes on, and consumers "
-                    "may finish what they hold.",
+                    about="Stop the delivery of these queues until they are resumed. Publishing continues, and "
+                    "consumers may finish their leased messages.",
                     examples=(
                         ("one queue", "yirangmq queue pause telemetry"),
                         ("two, for programs", "yirangmq queue pause telemetry mail --json"),
@@ -425,9 +433,9 @@ COMMANDS = {
                 ),
             ),
             "resume": (
-                "hand out again",
+                "start delivery again",
                 Command(
-                    about="Hand messages out again. Consumers that wait are served at once.",
+                    about="Start the delivery of these queues again. Waiting consumers get messages at once.",
                     examples=(
                         ("one queue", "yirangmq queue resume telemetry"),
                         ("in a folder of JSON files", "yirangmq queue resume telemetry --path /var/yirang/queues"),
@@ -439,17 +447,17 @@ COMMANDS = {
         },
     ),
     "schedule": Command(
-        about="Messages that a server publishes by the clock. They stand in the policies of their queues "
-        "(docs/policy.md).",
+        about="Messages that a server publishes at the times of a cron line. Schedules are members of the "
+        "policies of their queues (docs/policy.md).",
         examples=(
-            ("when does what fire?", "yirangmq schedule list"),
+            ("all schedules", "yirangmq schedule list"),
             ("of one queue", "yirangmq schedule list --queue telemetry"),
         ),
         subcommands={
             "list": (
-                "every schedule, and when it fires next",
+                "list the schedules with their next run",
                 Command(
-                    about="Every schedule, and when it fires next: in UTC, and by the clocks of its time zone.",
+                    about="List every schedule with its next run: in UTC, and in the local time of its time zone.",
                     examples=(
                         ("of all queues", "yirangmq schedule list"),
                         ("of one queue, for programs", "yirangmq schedule list --queue telemetry --json"),

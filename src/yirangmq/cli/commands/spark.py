@@ -6,11 +6,12 @@ from yirangmq.cli import output
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands.pipeline import common
 from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.cli.table import TableColumn
 
 
 def doctor_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--quick", action="store_true", help="only look; start no session")
+    parser.add_argument("--quick", action="store_true", help="check the packages only; start no session")
     common.access_options(parser, path=False)
     common.spark_options(parser)
 
@@ -27,13 +28,13 @@ def run_doctor(args: argparse.Namespace, screen: Screen) -> int:
         screen.document({"ok": is_well, "checks": [one._asdict() for one in found]})
     else:
         rows = [["ok" if one.is_well else "NO" if one.is_needed else "-", one.what, one.found] for one in found]
-        screen.table([TableColumn(""), TableColumn("what"), TableColumn("found", shrinks=True)], rows)
+        screen.table([TableColumn("", marks=True), TableColumn("what"), TableColumn("found", shrinks=True)], rows)
         screen.report("Spark is ready" if is_well else "Spark is not ready")
     return output.OK if is_well else output.UNHEALTHY
 
 
 def warmup_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--remove", action="store_true", help="remove what was made")
+    parser.add_argument("--remove", action="store_true", help="remove the archive")
 
 
 def run_warmup(args: argparse.Namespace, screen: Screen) -> int:
@@ -44,7 +45,8 @@ def run_warmup(args: argparse.Namespace, screen: Screen) -> int:
         gone = environment.remove()
         screen.answer({"removed": gone}, f"removed {gone} files" if gone else "there was nothing to remove")
         return output.OK
-    made = environment.make_archive()
+    with ProgressBar("loading the classes of Spark", shown=screen.shows_progress):
+        made = environment.make_archive()
     screen.answer(
         {"file": str(made.path), "bytes": made.size},
         f"made {made.path} ({made.size >> 20} MB); every session of yirangmq's own starts with it from now on",
@@ -54,23 +56,23 @@ def run_warmup(args: argparse.Namespace, screen: Screen) -> int:
 
 SUBCOMMANDS = {
     "doctor": (
-        "is everything here that Spark needs?",
+        "check what Spark needs",
         Command(
-            about="Look for Java, the packages and the data source, then start a session and let ten rows through it. "
-            "Exit code 11 where something is missing.",
+            about="Check Java, the packages and the data source, then start a session and send ten rows through "
+            "it. The exit code is 11 if something is missing.",
             examples=(
-                ("all of it", "yirangmq spark doctor"),
-                ("only look, and ask a server too", "yirangmq spark doctor --quick --broker http://127.0.0.1:8080"),
+                ("all checks", "yirangmq spark doctor"),
+                ("only the packages, and a server", "yirangmq spark doctor --quick --broker http://127.0.0.1:8080"),
             ),
             options=doctor_options,
             run=run_doctor,
         ),
     ),
     "warmup": (
-        "make a class-data archive, so that Spark starts sooner",
+        "create a class-data archive, so that Spark starts sooner",
         Command(
-            about="Run Spark once and keep the classes it loaded as a file in the cache (about 160 MB), bound to this "
-            "Java and this Spark. A session starts sooner with it.",
+            about="Run Spark once and save its loaded classes as a file in the cache (about 160 MB), for this "
+            "version of Java and of Spark. A session starts sooner with it.",
             examples=(("make it", "yirangmq spark warmup"), ("remove it", "yirangmq spark warmup --remove")),
             options=warmup_options,
             run=run_warmup,
@@ -79,7 +81,7 @@ SUBCOMMANDS = {
 }
 COMMANDS = {
     "spark": Command(
-        about="Whether Spark is ready on this machine, and a quicker start for it.",
+        about="Check Spark on this machine, and make it start sooner.",
         examples=(("check", "yirangmq spark doctor"), ("a quicker start", "yirangmq spark warmup")),
         subcommands=SUBCOMMANDS,
     )

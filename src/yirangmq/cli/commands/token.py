@@ -59,7 +59,7 @@ def write_new(path: Path, token: str) -> None:
         os.link(temporary, path)
         sync_folder(path.parent)
     except FileExistsError:
-        raise BadInput(f"{path} is there already; name a new file", field="file") from None
+        raise BadInput(f"{path} exists already; name a new file", field="file") from None
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror}", field="file") from None
     finally:

@@ -7,13 +7,12 @@ import argparse
 from typing import Any
 
 from yirangmq.cli import arguments, output
-from yirangmq.cli.arguments import shorten_instant
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands import topic_common, topic_io, topic_replay
 from yirangmq.cli.commands.topic_common import record_line
 from yirangmq.cli.output import Screen
 from yirangmq.cli.render import publisher_line, show_subscribers
-from yirangmq.cli.table import TableColumn
+from yirangmq.cli.table import TableColumn, instant_of
 from yirangmq.core.errors import Unavailable
 from yirangmq.core.topic_filter import make_filter
 
@@ -23,17 +22,20 @@ NAMES = ("recovery_workers", "buffer_bytes", "lag_limit")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--recovery-workers", type=int, metavar="N", help="threads that send history")
+    parser.add_argument("--recovery-workers", type=int, metavar="N", help="number of threads that send history")
     parser.add_argument(
-        "--buffer-bytes", type=int, metavar="N", help="waiting for one subscriber, past which the rest waits in the log"
+        "--buffer-bytes",
+        type=int,
+        metavar="N",
+        help="maximum of unsent bytes of one subscriber; further records wait in the log",
     )
-    parser.add_argument("--lag-limit", type=int, metavar="N", help="records behind before health says degraded; 0: any")
+    parser.add_argument("--lag-limit", type=int, metavar="N", help="lag from which health is degraded; 0: no limit")
     topic_common.add_options(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     if not topic_common.address_of(args):
-        raise Unavailable("no server runs here, so there is nothing to tune; its settings are in docs/configuration.md")
+        raise Unavailable("no server runs here; its settings are in docs/configuration.md")
     given: dict[str, Any] = {name: getattr(args, name) for name in NAMES}
     with topic_common.open_topics(args) as topics:
         found = topics.tune(**given)
@@ -42,11 +44,12 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 
 COMMAND = Command(
-    about="See and change how the running server sends topics. What is changed holds until the server stops; the "
-    "settings recovery_workers, topic_buffer_bytes and topic_lag_limit hold from its start (docs/configuration.md).",
+    about="Show and change how the running server sends topics. A change lasts until the server stops; the "
+    "settings recovery_workers, topic_buffer_bytes and topic_lag_limit apply from its start "
+    "(docs/configuration.md).",
     examples=(
-        ("what is it now?", "yirangmq topic tune"),
-        ("many subscribers come back at once", "yirangmq topic tune --recovery-workers 8"),
+        ("the values now", "yirangmq topic tune"),
+        ("for many subscribers that reconnect at the same time", "yirangmq topic tune --recovery-workers 8"),
     ),
     options=add_options,
     run=run,
@@ -56,13 +59,13 @@ COMMAND = Command(
 # -- list and show -----------------------------------------------------------------------------------------------------
 
 TOPIC_COLUMNS = (
-    TableColumn("topic", shrinks=True),
+    TableColumn("topic"),
     TableColumn("records", right=True),
-    TableColumn("bytes", right=True),
-    TableColumn("topic seq", right=True),
-    TableColumn("sequence", right=True),
+    TableColumn("bytes", right=True, rank=2),
+    TableColumn("topic seq", right=True, rank=4),
+    TableColumn("sequence", right=True, rank=3),
     TableColumn("last at"),
-    TableColumn("per sec", right=True),
+    TableColumn("per sec", right=True, rank=1),
 )
 
 
@@ -71,7 +74,7 @@ def list_options(parser: argparse.ArgumentParser) -> None:
 
 
 def show_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("topic", metavar="TOPIC", help="its name")
+    parser.add_argument("topic", metavar="TOPIC", help="the topic")
     topic_common.add_options(parser)
 
 
@@ -88,7 +91,7 @@ def run_list(args: argparse.Namespace, screen: Screen) -> int:
     if about["topics"]:
         screen.table(TOPIC_COLUMNS, [_cells(row) for row in about["topics"]])
     else:
-        screen.note("no topics yet; publishing to one makes it")
+        screen.note("no topics yet; publishing to one creates it")
     if subscribers:
         screen.report()
         show_subscribers(screen, subscribers)
@@ -110,13 +113,13 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
         screen.report()
         show_subscribers(screen, following)
     else:
-        screen.note("nobody follows it")
+        screen.note("it has no subscribers")
     return output.OK
 
 
 def _cells(row: dict[str, Any]) -> list[object]:
     names = ("topic", "records", "bytes", "topicSequence", "sequence")
-    return [*(row[name] for name in names), shorten_instant(row["at"]), row["publishedPerSec"]]
+    return [*(row[name] for name in names), instant_of(row["at"]), row["publishedPerSec"]]
 
 
 def _may_follow(row: dict[str, Any], topic: str) -> bool:
@@ -129,7 +132,7 @@ def _may_follow(row: dict[str, Any], topic: str) -> bool:
 
 
 def forget_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the durable subscriber, as 'topic list' shows it")
+    parser.add_argument("name", metavar="NAME", help="durable subscriber, as 'topic list' prints it")
     arguments.dry_run(parser)
     topic_common.add_options(parser)
 
@@ -148,32 +151,32 @@ def run_forget(args: argparse.Namespace, screen: Screen) -> int:
 
 
 FORGET = Command(
-    about="Forget a durable subscriber that is not connected: its cursor is deleted, and the log keeps no records for "
-    "it any more. If it subscribes again under its name, it starts as a new one.",
+    about="Forget a durable subscriber that is not connected: its cursor is deleted, and the log no longer keeps "
+    "records for it. If it subscribes again under its name, it starts as a new one.",
     examples=(
-        ("what would be forgotten?", "yirangmq topic forget ledger --dry-run"),
-        ("do it", "yirangmq topic forget ledger"),
+        ("show what would be forgotten", "yirangmq topic forget ledger --dry-run"),
+        ("forget it", "yirangmq topic forget ledger"),
     ),
     options=forget_options,
     run=run_forget,
 )
 COMMANDS = {
     "topic": Command(
-        about="Topics: every subscriber gets every record, in order (docs/topics.md). Through the server where one "
-        "runs, on its log directly where none does.",
+        about="Topics: every subscriber gets every record, in order (docs/topics.md). The commands use the server "
+        "if one runs, and otherwise open the log.",
         examples=(
             ("publish", "yirangmq topic publish quotes.krx '{\"price\": 71200}'"),
-            ("the last ones", "yirangmq topic tail"),
+            ("print the last records", "yirangmq topic tail"),
             ("follow from the beginning", "yirangmq topic subscribe 'quotes.*' --from-beginning"),
         ),
         subcommands={
-            "publish": ("put records into a topic", topic_io.COMMAND),
-            "subscribe": ("follow topics, from any point", topic_io.SUBSCRIBE),
+            "publish": ("publish records to a topic", topic_io.COMMAND),
+            "subscribe": ("subscribe to topics, from any position", topic_io.SUBSCRIBE),
             "list": (
-                "list the topics and who follows",
+                "list the topics and their subscribers",
                 Command(
-                    about="All topics with their numbers, the state of the feed, and everybody who follows it: state, "
-                    "sequence, lag. Durable subscribers are listed also while they are away.",
+                    about="List all topics with their numbers, the state of the feed, and all subscribers with "
+                    "state, sequence and lag. Durable subscribers are listed also while they are absent.",
                     examples=(
                         ("for people", "yirangmq topic list"),
                         ("of another server, for programs", "yirangmq topic list --store tcp://127.0.0.1:7411 --json"),
@@ -183,9 +186,9 @@ COMMANDS = {
                 ),
             ),
             "show": (
-                "one topic, its last record, who follows it",
+                "show a topic, its last record and its subscribers",
                 Command(
-                    about="One topic: its numbers, its last record, and who follows it.",
+                    about="Show one topic: its numbers, its last record, and its subscribers.",
                     examples=(
                         ("for people", "yirangmq topic show quotes.krx"),
                         ("for programs", "yirangmq topic show quotes.krx --json"),
@@ -194,11 +197,11 @@ COMMANDS = {
                     run=run_show,
                 ),
             ),
-            "tail": ("the last records", topic_io.TAIL),
-            "replay": ("records once more, printed or published", topic_replay.REPLAY),
-            "trim": ("give up the oldest records", topic_replay.TRIM),
+            "tail": ("print the last records", topic_io.TAIL),
+            "replay": ("print or publish stored records again", topic_replay.REPLAY),
+            "trim": ("remove the oldest records", topic_replay.TRIM),
             "forget": ("forget a durable subscriber", FORGET),
-            "tune": ("see and change how a running server sends", COMMAND),
+            "tune": ("show and change how a running server sends", COMMAND),
         },
     ),
 }

@@ -97,7 +97,7 @@ def add_options(parser: argparse.ArgumentParser, *, has_own_key: bool = False) -
     parser.add_argument(
         "--log",
         metavar="FOLDER",
-        help="the log's folder, opened directly (default, where no server runs: topics beside the store, or "
+        help="the log's folder, opened directly (default if no server runs: topics beside the store, or "
         "yirang-data/topics)",
     )
 

@@ -10,20 +10,22 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from yirangmq.cli import output
-from yirangmq.cli.arguments import count_text, open_input, read_input
+from yirangmq.cli import arguments, output
+from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands import topic_common
 from yirangmq.cli.commands.consume import stopping_on_signals
 from yirangmq.cli.commands.topic_common import header_of, moment_of, sequence_of, show_records
 from yirangmq.cli.lines import InputLine, line_batches
-from yirangmq.cli.output import ProgressBar, Screen
+from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.client.sync_client import ClientTopics
 from yirangmq.client.values import Event, LostRecords, Missing, NewEpoch, Receipt, TopicRecord
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.topics import MAX_SEQUENCE, NO_HEADERS, NewRecord, SubscriberState, check_topic
 from yirangmq.format.topic_record import from_json
+from yirangmq.fsio.input_file import open_input, read_input
 from yirangmq.wire.frames import MAX_FRAME
 from yirangmq.wire.records import check_record
 
@@ -35,10 +37,13 @@ MAX_LINE_BYTES = MAX_FRAME * 4 // 3 + 1024
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topic", nargs="?", metavar="TOPIC", help="the topic; it need not exist")
-    parser.add_argument("payload", nargs="?", metavar="TEXT", help="the payload, taken as it is")
+    parser.add_argument("payload", nargs="?", metavar="TEXT", help="the payload, stored unchanged")
     parser.add_argument("--payload", dest="text", metavar="TEXT", help="the same, as an option")
     parser.add_argument(
-        "--file", action="append", metavar="FILE", help="a file's bytes, or stdin with -; one record for each"
+        "--file",
+        action="append",
+        metavar="FILE",
+        help="publish the bytes of a file, or of stdin with -; one record for each",
     )
     parser.add_argument("--lines", action="store_true", help="each line of the files is a record")
     parser.add_argument(
@@ -134,13 +139,13 @@ def _publish_lines(
                 _build_record(make, name, line, 0)
     count = read = resent = 0
     receipts: list[Receipt] = []
-    with ProgressBar("publishing", size, shown=screen.shows_progress) as show:
+    with ProgressBar("publishing", size, shown=screen.shows_progress, unit="records") as show:
         for name, batch in _batches(args.file):
             receipts = [*topics.publish_many([_build_record(make, name, line, count) for line in batch])]
             count += len(receipts)
             resent += sum(receipt.resent for receipt in receipts)
             read += sum(len(line.text) + 1 for line in batch)
-            show(read if size else count, f"{count:,} records")
+            show(read if size else count, count)
     last = receipts[-1].sequence if receipts else None
     text = f"published {count_text(count, 'record')}" + (f", the last is {last}" if last else "")
     if resent:
@@ -174,14 +179,15 @@ def _batches(names: list[str]) -> Iterator[tuple[str, list[InputLine]]]:
 
 
 COMMAND = Command(
-    about="Put records into a topic. Returns when they are on disk. A payload is any bytes, and passes untouched.\n\n"
-    "Files of lines are checked to their last line before the first record is published; what comes from a pipe is "
-    "published as it comes.",
+    about="Publish records to a topic. The command returns when they are on disk. A payload is any bytes, stored "
+    "unchanged.\n\n"
+    "Files of lines are checked to their last line before the first record is published; lines from a pipe "
+    "are published as they arrive.",
     examples=(
         ("one record", "yirangmq topic publish quotes.krx '{\"price\": 71200}' --key 005930"),
         ("a file's bytes, with a header", "yirangmq topic publish photos --file front.png --header type=image/png"),
         ("each line of a log, as it is written", "yirangmq topic publish logs --lines --file -"),
-        ("records that were printed by subscribe --json", "yirangmq topic publish --ndjson --file records.jsonl"),
+        ("records that 'subscribe --json' printed", "yirangmq topic publish --ndjson --file records.jsonl"),
     ),
     options=add_options,
     run=run,
@@ -196,23 +202,35 @@ MAX_TAIL = 1_000_000
 
 def subscribe_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help="names and patterns (default: all topics)")
-    where = parser.add_argument_group("where it begins (default: with what is published from now on)")
-    where.add_argument("--from-beginning", action="store_true", help="with the first record that is kept")
-    where.add_argument("--from-seq", type=int, metavar="N", help="at this sequence")
-    where.add_argument("--from-time", metavar="TIME", help="2026-01-13T10:21:00Z, seconds since 1970, or ago: 15m")
-    where.add_argument("--name", metavar="NAME", help="durable: the server keeps how far it is, and it goes on there")
-    where.add_argument("--anew", action="store_true", help="with --name: not where it left off")
-    where.add_argument("--cursor", metavar="FILE", help="keep how far it is in a file here, and go on there")
-    parser.add_argument("--mask", type=int, default=0, metavar="N", help="topics by their bits, beside those named")
-    parser.add_argument("--limit", type=int, metavar="N", help="stop after so many")
-    parser.add_argument("--idle", type=float, metavar="SECONDS", help="stop when nothing came for so long")
+    where = parser.add_argument_group("start position (default: the records published from now on)")
+    where.add_argument("--from-beginning", action="store_true", help="the first record that is kept")
+    where.add_argument("--from-seq", type=int, metavar="N", help="this sequence")
+    where.add_argument(
+        "--from-time", metavar="TIME", help="an instant: 2026-01-13T10:21:00Z, seconds since 1970, or an age: 15m"
+    )
+    where.add_argument(
+        "--name",
+        metavar="NAME",
+        help="durable: the server keeps the position under this name, and the next call continues there",
+    )
+    where.add_argument("--anew", action="store_true", help="with --name or --cursor: ignore the kept position")
+    where.add_argument("--cursor", metavar="FILE", help="keep the position in this file, and continue there")
+    parser.add_argument(
+        "--mask",
+        type=int,
+        default=0,
+        metavar="N",
+        help="select topics by the bits of this mask, in addition to those named",
+    )
+    arguments.limit(parser, "stop after this many records")
+    parser.add_argument("--idle", type=float, metavar="SECONDS", help="stop if no record arrives for this time")
     _format_options(parser)
 
 
 def tail_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help="names and patterns (default: all topics)")
-    parser.add_argument("-n", "--lines", type=int, default=10, metavar="N", help="so many (default: 10)")
-    parser.add_argument("-f", "--follow", action="store_true", help="then go on with what is published")
+    arguments.limit(parser, "number of records (default: 10)", default=10, names=("-n", "--limit", "--lines"))
+    parser.add_argument("-f", "--follow", action="store_true", help="then print records as they are published")
     _format_options(parser)
 
 
@@ -290,11 +308,11 @@ def _event_text(event: Event) -> str:
 
 
 def run_tail(args: argparse.Namespace, screen: Screen) -> int:
-    count = validation.check_count(args.lines, "-n", least=0, most=MAX_TAIL)
+    count = validation.check_count(args.limit, "-n", least=0, most=MAX_TAIL)
     with stopping_on_signals(), topic_common.open_topics(args) as topics:
         about = topics.list()
         if "last" not in about and not args.follow:
-            screen.note("no topics yet; publishing to one makes it")
+            screen.note("no topics yet; publishing to one creates it")
             return output.OK
         last = about.get("last", 0)
         found = latest(topics, args.topics, count, about.get("first", 1), last)
@@ -329,25 +347,25 @@ def _between(topics: ClientTopics, wanted: list[str], begin: int, end: int, most
 
 
 SUBSCRIBE = Command(
-    about="Follow topics: print each record as it comes, in order, each once. After a loss it connects again and goes "
-    "on where it was.\n\n"
-    "In a pattern * is any characters, ? is one, + is one level (no dot). With --name it is a durable subscriber: the "
-    "server keeps how far it has come, after each record was printed. Without a server the log is read directly; "
-    "under a name then only what is there.",
+    about="Subscribe to topics: print each record as it arrives, in order, each once. After a lost connection the "
+    "command reconnects and continues at its position.\n\n"
+    "In a pattern * stands for any characters, ? for one, + for one level (no dot). With --name the "
+    "subscriber is durable: the server keeps the position after each printed record. Without a server the "
+    "log is read directly; with a name the command then ends after the records that are there.",
     examples=(
-        ("everything from now on", "yirangmq topic subscribe"),
+        ("all records from now on", "yirangmq topic subscribe"),
         ("some topics, from an hour ago, for programs", "yirangmq topic subscribe 'quotes.*' --from-time 1h --json"),
-        ("durable: go on where it was when it stopped", "yirangmq topic subscribe trades --name ledger"),
-        ("a range, and then stop", "yirangmq topic subscribe --from-seq 1000 --limit 50"),
+        ("durable: continue where the last call stopped", "yirangmq topic subscribe trades --name ledger"),
+        ("a range", "yirangmq topic subscribe --from-seq 1000 --limit 50"),
     ),
     options=subscribe_options,
     run=run_subscribe,
 )
 TAIL = Command(
-    about="The last records of topics, in order.",
+    about="Print the last records of topics, in order.",
     examples=(
-        ("the last ten of all", "yirangmq topic tail"),
-        ("the last three of one topic, and what comes", "yirangmq topic tail trades -n 3 --follow"),
+        ("the last ten of all topics", "yirangmq topic tail"),
+        ("the last three of one topic, and the following ones", "yirangmq topic tail trades -n 3 --follow"),
     ),
     options=tail_options,
     run=run_tail,

@@ -14,7 +14,8 @@ from yirangmq.cli.arguments import count_text
 from yirangmq.cli.command import Command
 from yirangmq.cli.commands import topic_common
 from yirangmq.cli.commands.topic_common import moment_of, sequence_of, show_records
-from yirangmq.cli.output import ProgressBar, Screen
+from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.client.sync_client import ClientTopics
 from yirangmq.client.values import TopicRecord
 from yirangmq.core import validation
@@ -40,14 +41,22 @@ class SequenceRange(NamedTuple):
 
 def replay_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help="names and patterns (default: all topics)")
-    parser.add_argument("--from-seq", type=int, metavar="N", help="begin at this sequence (default: the first kept)")
-    parser.add_argument("--from-time", metavar="TIME", help="2026-01-13T10:21:00Z, seconds since 1970, or ago: 15m")
-    parser.add_argument("--to-seq", type=int, metavar="N", help="end with this sequence (default: the last one now)")
+    parser.add_argument("--from-seq", type=int, metavar="N", help="first sequence (default: the first that is kept)")
+    parser.add_argument(
+        "--from-time",
+        metavar="TIME",
+        help="begin at an instant: 2026-01-13T10:21:00Z, seconds since 1970, or an age: 15m",
+    )
+    parser.add_argument("--to-seq", type=int, metavar="N", help="last sequence (default: the last one now)")
     parser.add_argument("--to-time", metavar="TIME", help="end before this time")
     parser.add_argument(
-        "--to", metavar="queue:NAME|topic:NAME", help="publish them there (default: print them, and change nothing)"
+        "--to",
+        metavar="queue:NAME|topic:NAME",
+        help="publish the records there (default: print them, and change nothing)",
     )
-    parser.add_argument("--new-ids", action="store_true", help="into a queue also what was replayed there before")
+    parser.add_argument(
+        "--new-ids", action="store_true", help="into a queue: publish records again that were replayed there before"
+    )
     parser.add_argument("--raw", action="store_true", help="print the payload's bytes and a line feed, nothing else")
     arguments.dry_run(parser)
     topic_common.add_options(parser)
@@ -72,7 +81,7 @@ def run_replay(args: argparse.Namespace, screen: Screen) -> int:
     where = f" to {args.to}" if args.to else ""
     text = f"{'would be replayed' if args.dry_run else 'replayed'}{where}: {count_text(count, 'record')}"
     text += f" from {span.first} to {span.last}" if count else ""
-    text += f"; {known:,} were there already (--new-ids replays them too)" if known else ""
+    text += f"; {known:,} existed already (--new-ids replays them too)" if known else ""
     screen.answer({"to": args.to, **about}, text)
     return output.OK
 
@@ -109,7 +118,8 @@ def _replay(
 ) -> tuple[int, int]:
     count = known = 0
     total = max(0, span.last - span.first + 1)
-    with ProgressBar("replaying", total, shown=screen.shows_progress and (bool(args.to) or args.dry_run)) as show:
+    shown = screen.shows_progress and (bool(args.to) or args.dry_run)
+    with ProgressBar("replaying", total, shown=shown, unit="records") as show:
         for batch, after in _pages(topics, args.topics, span):
             try:
                 known += put(span.epoch, batch)
@@ -118,7 +128,7 @@ def _replay(
                 text = f"{error}; {count} were replayed, go on with --from-seq {began}"
                 raise type(error)(text, field=error.field) from None
             count += len(batch)
-            show(after - span.first, f"{count:,} records")
+            show(after - span.first, count)
     return count, known
 
 
@@ -175,8 +185,10 @@ def _message(epoch: str, record: TopicRecord, *, is_new: bool) -> NewMessage:
 
 
 def trim_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--before-seq", type=int, metavar="N", help="everything before this sequence")
-    parser.add_argument("--before-time", metavar="TIME", help="before 2026-01-13T10:21:00Z, or older than: 7d")
+    parser.add_argument("--before-seq", type=int, metavar="N", help="remove records before this sequence")
+    parser.add_argument(
+        "--before-time", metavar="TIME", help="remove records before 2026-01-13T10:21:00Z, or older than: 7d"
+    )
     arguments.dry_run(parser)
     topic_common.add_options(parser)
 
@@ -187,10 +199,11 @@ def run_trim(args: argparse.Namespace, screen: Screen) -> int:
         raise BadInput("give one of: --before-seq N, --before-time TIME", field="--before-seq")
     with topic_common.open_topics(args) as topics:
         sequence = at_time(topics, moment) if moment is not None else before or 0
-        done = topics.trim(sequence, dry_run=args.dry_run)
+        with ProgressBar("trimming", shown=screen.shows_progress):
+            done = topics.trim(sequence, dry_run=args.dry_run)
         late = [row["name"] for row in topics.subscribers() if row["name"] and row["confirmed"] + 1 < done["first"]]
     value = {"before": sequence, "segments": done["segments"], "bytes": done["size"], "first": done["first"]}
-    verb = "would give up" if args.dry_run else "gave up"
+    verb = "would remove" if args.dry_run else "removed"
     text = f"{verb} {count_text(done['segments'], 'segment')}, {done['size']:,} bytes; the log "
     text += f"{'would begin' if args.dry_run else 'begins'} at {done['first']}"
     screen.answer({**value, "late": late, "dryRun": args.dry_run}, text)
@@ -202,26 +215,28 @@ def run_trim(args: argparse.Namespace, screen: Screen) -> int:
 
 
 REPLAY = Command(
-    about="Records once more, by range: printed, or published to a queue or a topic. It ends with the record that is "
-    "the last one now.\n\n"
-    "Into a queue each record becomes one message with its payload; headers, key, topic and sequence are attributes. "
-    "Its id is made of epoch and sequence, so that a replay that was cut short can be run again: what is there already "
-    "is not stored twice. Into a topic each keeps key and headers, and has one more: replayed-from.",
+    about="Print stored records of a range, or publish them to a queue or a topic. The replay ends with the "
+    "record that is the last one when it begins.\n\n"
+    "Into a queue each record becomes one message with its payload; headers, key, topic and sequence are "
+    "attributes. The message id is made of epoch and sequence, so that an interrupted replay can be "
+    "repeated: a message that exists is not stored again. Into a topic each record keeps key and headers, "
+    "and gets the header replayed-from.",
     examples=(
         ("print a range", "yirangmq topic replay trades --from-seq 1000 --to-seq 1050"),
-        ("how many would it be?", "yirangmq topic replay 'quotes.*' --from-time 2h --to queue:orders --dry-run"),
-        ("yesterday's, for a queue's consumers", "yirangmq topic replay trades --from-time 1d --to queue:audit"),
+        ("count them without a change", "yirangmq topic replay 'quotes.*' --from-time 2h --to queue:orders --dry-run"),
+        ("the last day, for the consumers of a queue", "yirangmq topic replay trades --from-time 1d --to queue:audit"),
         ("into another topic", "yirangmq topic replay trades --to-time 2026-01-13T10:00:00Z --to topic:trades.again"),
     ),
     options=replay_options,
     run=run_replay,
 )
 TRIM = Command(
-    about="Give up the oldest records of the log, of all topics, to free its disk. Whole segments go, so somewhat more "
-    "may be kept. Durable subscribers are not asked; those that needed some are named. (The settings "
-    "topic_retention_seconds and topic_retention_bytes do it by themselves, and wait for them.)",
+    about="Remove the oldest records of the log, of all topics, to free disk space. Only whole segments are "
+    "removed, so that some more records may be kept. The command does not wait for durable subscribers; it "
+    "names those that needed removed records. (The settings topic_retention_seconds and "
+    "topic_retention_bytes remove records automatically, and wait for durable subscribers.)",
     examples=(
-        ("what would go?", "yirangmq topic trim --before-time 7d --dry-run"),
+        ("show what would be removed", "yirangmq topic trim --before-time 7d --dry-run"),
         ("everything before a sequence", "yirangmq topic trim --before-seq 100000"),
     ),
     options=trim_options,

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from yirangmq.cli.command import Command
-from yirangmq.cli.output import ProgressBar, ProgressLines, Screen
+from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar, ProgressLines
 from yirangmq.config.config import load
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, QueueError
@@ -40,13 +41,13 @@ LOSSES_SHOWN = 3
 
 def power_cut_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``run_power_cuts``."""
-    parser.add_argument("--backend", choices=sorted(BACKENDS), default="sqlite", help="which store to torture")
+    parser.add_argument("--backend", choices=sorted(BACKENDS), default="sqlite", help="the store")
     parser.add_argument("--steps", type=int, default=STEPS, help="calls in the recorded workload (%(default)s)")
-    parser.add_argument("--seed", type=int, default=SEED, help="another seed is another workload (%(default)s)")
-    parser.add_argument("--states", type=int, default=STATES, help="disks to try at each point (%(default)s)")
+    parser.add_argument("--seed", type=int, default=SEED, help="seed of the workload (%(default)s)")
+    parser.add_argument("--states", type=int, default=STATES, help="disks to open at each point (%(default)s)")
     parser.add_argument("--point", type=int, help="cut at this point only, to replay a loss")
-    parser.add_argument("--keep-failures", metavar="DIR", help="where to keep the disks in which something was lost")
-    parser.add_argument("--seconds", type=float, metavar="S", help="end after so long (default: no limit)")
+    parser.add_argument("--keep-failures", metavar="DIR", help="folder for the disks in which something was lost")
+    parser.add_argument("--seconds", type=float, metavar="S", help="time limit (default: no limit)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
@@ -73,7 +74,7 @@ def _is_survived(report: PowerCutReport) -> bool:
 def _progress(label: str, args: argparse.Namespace) -> Iterator[Progress]:
     """Show progress on stderr: as a bar on a terminal, otherwise as lines, or not at all with --json."""
     if sys.stderr.isatty():
-        with ProgressBar(label, None, shown=True) as bar:
+        with ProgressBar(label, shown=True) as bar:
             yield bar.update
     else:
         yield no_progress if getattr(args, "json", False) else ProgressLines(label).update
@@ -248,9 +249,9 @@ FAILURES_SHOWN = 10
 
 
 def fault_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--faults", action="store_true", help="let every I/O call fail in turn, instead of the power")
+    parser.add_argument("--faults", action="store_true", help="let every I/O call fail in turn, instead of power cuts")
     parser.add_argument("--sample", type=int, metavar="N", help="with --faults: N cases of each target, by the seed")
-    parser.add_argument("--only", metavar="CASE", help="with --faults: this case, or those that begin so")
+    parser.add_argument("--only", metavar="CASE", help="with --faults: this case, or those with this prefix")
 
 
 def run_faults(args: argparse.Namespace, start_server: StartServer) -> int:
@@ -350,16 +351,17 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 
 COMMANDS = {
     "torture": Command(
-        about="Play verbs on a fresh store, rebuild every disk that a power cut could have left at every point, open "
-        "each and count: what was confirmed must be there, what was half-written must be set aside.\n\n"
-        "With --faults: let every I/O call of every operation fail in turn, once and then for a while, on the store by "
-        "itself and below a server through each protocol. The caller must get an error with a code, nothing confirmed "
-        "may be lost, nothing refused may appear, and the next operation must work (docs/guarantees.md).",
+        about="Run operations on a new store, rebuild every disk that a power cut could have left at every point, "
+        "open each and count: confirmed messages must be there, half-written ones must be in quarantine.\n\n"
+        "With --faults: let every I/O call of every operation fail in turn, once and then for a while, on "
+        "the store itself and below a server through each protocol. The caller must get an error with a "
+        "code, no confirmed message may be lost, no rejected one may appear, and the next operation must "
+        "work (docs/guarantees.md).",
         examples=(
             ("the SQLite store", "yirangmq torture --backend sqlite --steps 100"),
-            ("JSON files, another game", "yirangmq torture --backend fs --seed 7"),
+            ("JSON files, another workload", "yirangmq torture --backend fs --seed 7"),
             ("a log of topics and its cursors", "yirangmq torture --backend log"),
-            ("failing calls, a sample of them", "yirangmq torture --faults --backend served --sample 50"),
+            ("a sample of failing I/O calls", "yirangmq torture --faults --backend served --sample 50"),
         ),
         options=add_arguments,
         run=run,

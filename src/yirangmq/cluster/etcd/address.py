@@ -94,7 +94,8 @@ def _options(query: str) -> dict[str, str]:
     for name in options:
         if name == "password":
             raise BadInput(
-                f"a password does not stand here; use password-file=FILE or ${PASSWORD_VARIABLE}", field="store"
+                f"a password is not allowed in the address; use password-file=FILE or ${PASSWORD_VARIABLE}",
+                field="store",
             )
         if name not in ADDRESS_OPTIONS:
             raise BadInput(f"{name!r} is not one of {', '.join(ADDRESS_OPTIONS)}", field="store")

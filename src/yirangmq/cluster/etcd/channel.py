@@ -270,7 +270,7 @@ class ClusterConnection:
         except asyncio.CancelledError:
             raise_connection_closed(member)
         except (aio.UsageError, asyncio.InvalidStateError) as error:
-            raise Unreachable(f"{member.endpoint}: the connection was closed under a call") from error
+            raise Unreachable(f"{member.endpoint}: the connection was closed during a call") from error
 
     async def close(self) -> None:
         if self._member is not None:
@@ -294,7 +294,7 @@ def raise_connection_closed(member: MemberConnection) -> NoReturn:
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
-    raise Unreachable(f"{member.endpoint}: the connection was closed under a call") from None
+    raise Unreachable(f"{member.endpoint}: the connection was closed during a call") from None
 
 
 def raise_translated(error: Any, endpoint: str) -> NoReturn:

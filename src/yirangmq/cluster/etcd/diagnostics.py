@@ -55,7 +55,7 @@ async def run_checks(etcd: Etcd, address: EtcdAddress, quota: int, now: int) -> 
             members.append(await upkeep.health(endpoint))
         except NotAllowed:
             findings.append(
-                HealthFinding(WARN, "not_told", f"{endpoint} does not tell us its state; ask as a user with role root")
+                HealthFinding(WARN, "not_told", f"{endpoint} does not report its state; use a user with the role root")
             )
         except QueueError as error:
             findings.append(HealthFinding(FAIL, "unreachable", str(error)))
@@ -103,13 +103,13 @@ def check_version(text: str, endpoint: str, has_users: bool) -> list[HealthFindi
             )
         )
     elif has_users and patch < MIN_RELEASE_FOR_PRIVACY.get(line, 0):
-        what = "users who may only write a key can read what was there, and use leases of others"
+        what = "users with write permission only can read the previous value of a key and use leases of other users"
         findings.append(
             HealthFinding(WARN, "roles_leak", f"{endpoint}: in etcd {text} {what}; {_upgrade_advice(line)}")
         )
     if line == (3, 4):
         findings.append(
-            HealthFinding(WARN, "end_of_life", f"{endpoint}: etcd {text} is of a line that is no longer mended")
+            HealthFinding(WARN, "end_of_life", f"{endpoint}: etcd {text} is a version without further fixes")
         )
     return findings or [HealthFinding(OK, "version", f"{endpoint}: etcd {text}")]
 
@@ -140,7 +140,7 @@ def check_members(known: Sequence[object], seen: Sequence[MemberStatus]) -> list
     findings = (
         []
         if leaders == 1 or len(seen) < total
-        else [HealthFinding(FAIL, "no_leader", f"{leaders} members say they lead")]
+        else [HealthFinding(FAIL, "no_leader", f"{leaders} members report that they lead")]
     )
     if total == 1:
         return [*findings, HealthFinding(WARN, "alone", "one member: its machine's end is the end of the queues")]
@@ -154,7 +154,7 @@ async def _check_history(etcd: Etcd) -> list[HealthFinding]:
     if revision > LONG_HISTORY:
         try:
             await etcd.range(b"/q/", limit=1, keys_only=True, revision=revision - LONG_HISTORY)
-            text = f"the last {LONG_HISTORY} changes are all kept; set --auto-compaction-retention or --compact"
+            text = f"the last {LONG_HISTORY} changes are all retained; set --auto-compaction-retention or --compact"
             return [HealthFinding(WARN, "history", text)]
         except RevisionCompacted:
             pass

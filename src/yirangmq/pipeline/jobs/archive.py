@@ -60,7 +60,7 @@ def read_archive(spark: SparkSession, folder: Path, days: Sequence[str] | None =
     found = manifests.load(folder)
     files = [file for day in (days if days is not None else [None]) for file in found.files(day)]
     if not files:
-        raise NotFound(f"the archive in {folder} holds nothing" + (f" of {', '.join(days)}" if days else ""))
+        raise NotFound(f"the archive in {folder} has no files" + (f" of {', '.join(days)}" if days else ""))
     return read_files(spark, folder, [file.name for file in files])
 
 
@@ -228,4 +228,4 @@ def read_day(text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise BadInput(f"{text!r} is no day such as 2026-03-01", field="day") from None
+        raise BadInput(f"{text!r} is not a day such as 2026-03-01", field="day") from None

@@ -51,7 +51,7 @@ def where(frame: DataFrame, condition: str) -> DataFrame:
 def _moment(frame: DataFrame, text: str, field: str) -> Column:
     (row,) = frame.sparkSession.range(1).select(F.try_to_timestamp(F.lit(text)).alias("at")).collect()
     if row["at"] is None:
-        raise BadInput(f"{text!r} is no time such as 2026-03-01T12:00:00Z", field=field)
+        raise BadInput(f"{text!r} is not a time such as 2026-03-01T12:00:00Z", field=field)
     return F.try_to_timestamp(F.lit(text))
 
 

@@ -34,7 +34,7 @@ def claim(checkpoint: str | None) -> None:
         if known is not None and known != process and is_alive(known):
             raise SourceError(
                 f"the checkpoint {folder} is in use by another query, in process {known[1]}; two queries on one "
-                "checkpoint would spoil it: stop the other one, or give this one a checkpoint of its own"
+                "checkpoint would damage it: stop the other one, or give this one its own checkpoint"
             )
         if known != process:
             os.ftruncate(handle, 0)

@@ -73,7 +73,7 @@ def find_frames(buffer: "bytes | memoryview") -> FrameRun:
     Only the beginning of one more frame may follow; ``SourceError`` for anything else."""
     run = find_frames_by_length(buffer)
     if len(buffer) - run.end >= HEAD and not _size_at(buffer, run.end):
-        raise SourceError("the data holds something that is no record; run 'yirangmq log check'")
+        raise SourceError("the data contains an invalid record; run 'yirangmq log check'")
     return run
 
 
@@ -155,7 +155,7 @@ class FrameColumns:
         self._step = run.step
         heads = heads_of(self.buffer, self.starts)
         if not (heads["sign"] == int.from_bytes(SIGNATURE)).all():
-            raise SourceError("the data holds something that is no record; run 'yirangmq log check'")
+            raise SourceError("the data contains an invalid record; run 'yirangmq log check'")
 
         def column(name: str) -> "Numbers":
             return heads[name].astype(np.int64)
@@ -188,10 +188,7 @@ class FrameColumns:
             return
         row = self.first_damaged()
         if row < len(self):
-            raise SourceError(
-                f"record {self.sequence[row]} does not hold what was written: its checksum differs; "
-                "run 'yirangmq log check'"
-            )
+            raise SourceError(f"record {self.sequence[row]} is damaged: its checksum differs; run 'yirangmq log check'")
 
     def first_damaged(self) -> int:
         """Return the row of the first frame with a wrong checksum, or the number of rows if all are sound."""
@@ -291,7 +288,7 @@ class FrameColumns:
         try:
             found = self._slices(begin, begin + self.key_size).cast(pa.string())
         except pa.ArrowInvalid:
-            raise SourceError("the key of a record is no text; run 'yirangmq log check'") from None
+            raise SourceError("the key of a record is not text; run 'yirangmq log check'") from None
         return found if self.has_key.all() else pc.if_else(pa.array(self.has_key), found, pa.scalar(None, pa.string()))
 
     def payloads(self) -> "pyarrow.Array[Any]":

@@ -108,7 +108,7 @@ class HttpBroker:
             if time.monotonic() - begun + pause > timeout_seconds:
                 if isinstance(self._last_error, SourceError):
                     raise self._last_error
-                raise SourceError(f"the broker at {self.address} does not answer: {self._last_error}") from None
+                raise SourceError(f"the server at {self.address} does not answer: {self._last_error}") from None
             time.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE)
 
@@ -131,7 +131,7 @@ class HttpBroker:
         try:
             context = ssl.create_default_context(cadata=self._certificates)
         except ssl.SSLError as error:
-            raise SourceError(f"caFile: these are no certificates: {error}") from None
+            raise SourceError(f"caFile: these are not certificates: {error}") from None
         return HTTPSConnection(host, self._parts.port, timeout=self._timeout_seconds, context=context)
 
     def _checked(self, response: HTTPResponse, raw: bytes, path: str) -> bytes:
@@ -148,7 +148,7 @@ class HttpBroker:
         if response.status in (401, 403):
             words += "; give the option token"
         raise RequestRejected(
-            f"the broker refuses {path.partition('?')[0]} ({response.status}): {words}", code, response.status
+            f"the server refuses {path.partition('?')[0]} ({response.status}): {words}", code, response.status
         )
 
 
@@ -225,7 +225,7 @@ class BrokerLog:
                 trouble += 1
                 if trouble > 5:
                     raise SourceError(
-                        f"the broker at {self._broker.address} broke off at record {after + 1} again and again: {error}"
+                        f"the server at {self._broker.address} repeatedly ended answers at record {after + 1}: {error}"
                     ) from None
 
 
@@ -244,7 +244,7 @@ def runs_of(response: HTTPResponse) -> Iterator[FrameRun]:
             have = len(rest)
             memory[:have] = rest
         elif have > MAX_FRAME_BYTES:
-            raise SourceError("the broker sent something that is no record")
+            raise SourceError("the server sent an invalid record")
         elif have == len(memory):
             memory = memoryview(bytearray(memory) + bytes(have))
     if have:
@@ -265,7 +265,7 @@ def log_of(options: Options) -> LogAccess:
 def broker_of(options: Options) -> HttpBroker:
     if "broker" not in options:
         more = "only topics can be read by path" if "path" in options else "for topics also path, the data folder"
-        raise SourceError(f"say where the data is: the option broker, such as http://127.0.0.1:8080 ({more})")
+        raise SourceError(f"set the address of the server: the option broker, such as http://127.0.0.1:8080 ({more})")
     return HttpBroker(
         options.needed("broker"), options.text("token"), options.whole("timeoutSec"), options.text("caFile")
     )

@@ -42,12 +42,12 @@ class DayFilesReader(DataSourceReader):
     def __init__(self, options: Options) -> None:
         for name in FOREIGN:
             if name in options:
-                raise SourceError(f"the option {name} means nothing to files by date; they have path, days and queue")
+                raise SourceError(f"the option {name} does not apply to files by date; use path, days and queue")
         self._root = options.needed("path")
         self._days = options.names("days")
         for day in self._days:
             if not DAY.fullmatch(day):
-                raise SourceError(f"days: {day!r} is no day such as 2026-11-15")
+                raise SourceError(f"days: {day!r} is not a day such as 2026-11-15")
         self._queues: frozenset[str] | None = frozenset(options.names("queue")) or None
         self._verify = options.flag("verify")
         self._columns = columns_of(options)
@@ -83,7 +83,7 @@ class DayFilesReader(DataSourceReader):
             with open(part.path, "rb") as file:
                 yield from self._parse_lines(file, part)
         except FileNotFoundError:
-            raise SourceError(f"{part.path} is gone: its day was removed while it was being read") from None
+            raise SourceError(f"{part.path} was removed with its day during the read") from None
 
     def _parse_lines(self, lines: Iterable[bytes], part: DayFilePartition) -> Iterator[Record]:
         at = 0
@@ -124,7 +124,7 @@ def _read(line: bytes, path: str, at: int) -> Record:
     try:
         record = json.loads(line)
         if not isinstance(record, dict) or not {"record", "at", "seq", "queue", "messageId"} <= record.keys():
-            raise ValueError("it is no record")
+            raise ValueError("it is not a record")
     except ValueError as error:
         raise SourceError(f"{path}: the line at byte {at} cannot be read: {error}") from None
     if record["record"] in CONTENT:

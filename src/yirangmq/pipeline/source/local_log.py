@@ -103,7 +103,7 @@ class LocalLog:
     def _read_error(self) -> SourceError:
         if has_segments(self._folder):
             return SourceError(f"the segments in {self._folder} change faster than they can be read")
-        return SourceError(f"there is no log of topics in {self._folder} any more: it was removed while it was read")
+        return SourceError(f"there is no log of topics in {self._folder} any more: it was removed during the read")
 
     # -- segments -----------------------------------------------------------------------------------------------------
 
@@ -264,7 +264,9 @@ def log_folder(folder: str) -> str:
         if has_segments(path):
             return os.path.abspath(path)
     if not os.path.isdir(folder):
-        raise SourceError(f"path: there is no folder {folder} on this machine; to ask a server give the option broker")
+        raise SourceError(
+            f"path: there is no folder {folder} on this machine; to read from a server set the option broker"
+        )
     raise SourceError(
         f"path: there is no log of topics in {folder}; give the server's data folder, or the option broker"
     )

@@ -74,7 +74,7 @@ def _text(value: str) -> bytes:
     try:
         raw = value.encode()
     except UnicodeEncodeError:
-        raise SourceError("a header is no text that can be written") from None
+        raise SourceError("a header is not valid text") from None
     if len(raw) < 32:
         return bytes((0xA0 | len(raw),)) + raw
     if len(raw) < 256:

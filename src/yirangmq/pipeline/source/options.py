@@ -48,55 +48,58 @@ class Option(NamedTuple):
 
 OPTIONS: tuple[Option, ...] = (
     Option("broker", None, "rsw", "the server's HTTP address, such as `http://127.0.0.1:8080`"),
-    Option("path", None, "rs", "instead of `broker`, for topics: the server's data folder on this machine, or its "
-           "log's; of files by date: their folder"),
-    Option("token", None, "rsw", f"the server's token; if not said, `{TOKEN_VARIABLE}` in the driver's environment"),
-    Option("caFile", None, "rsw", "certificates to trust, for an `https` address; read on the driver"),
-    Option("timeoutSec", "60", "rsw", "how long to go on asking a server that does not answer", "whole", ("1",)),
-    Option("source", None, "rs", "what to read; default: `topic`, or `queue` where the option `queue` is given",
+    Option("path", None, "rs", "instead of `broker`: for topics the server's data folder on this machine, or the "
+           "folder of its log; for files by date their folder"),
+    Option("token", None, "rsw", f"the server's token; default: `{TOKEN_VARIABLE}` in the driver's environment"),
+    Option("caFile", None, "rsw", "file with the certificates to trust, for an `https` address; read on the driver"),
+    Option("timeoutSec", "60", "rsw", "seconds for which requests to a server that does not answer are retried",
+           "whole", ("1",)),
+    Option("source", None, "rs", "what to read; default: `topic`, or `queue` if the option `queue` is set",
            "choice", SOURCES),
-    Option("subscribe", None, "rs", "topics to read, split by commas", "names", (), ("topic", "topics")),
-    Option("subscribePattern", None, "rs", "topics to read, as patterns split by commas: `*` is any characters, `?` is "
-           "one, `+` is one level (no dot)", "globs"),
-    Option("queue", None, "rs", "queues to read, split by commas; default: all", "names", (), ("queues",)),
-    Option("state", "ready", "r", "of a queue: messages of this state, of several split by commas, or `all`", "states"),
-    Option("days", None, "r", "of files by date: only these days (UTC), split by commas; default: all", "names"),
-    Option("filter", None, "r", "of a queue, its dead letters or its archive: which, in the filter language"),
+    Option("subscribe", None, "rs", "topics to read, separated by commas", "names", (), ("topic", "topics")),
+    Option("subscribePattern", None, "rs", "topics to read, as patterns separated by commas: `*` is any characters, "
+           "`?` one character, `+` one level (no dot)", "globs"),
+    Option("queue", None, "rs", "queues to read, separated by commas; default: all", "names", (), ("queues",)),
+    Option("state", "ready", "r", "of a queue: messages in this state, in several states separated by commas, or `all`",
+           "states"),
+    Option("days", None, "r", "of files by date: only these days (UTC), separated by commas; default: all", "names"),
+    Option("filter", None, "r", "of a queue, its dead letters or its archive: only messages that match this filter"),
     Option("startingOffsets", None, "rs", "`earliest`, `latest`, `{\"global_seq\": N}` or `{\"TOPIC\": N}`: the first "
-           "ones read; default `earliest` in a batch, `latest` in a stream", "offsets"),
-    Option("startingTimestamp", None, "rs", "begin with records from this time on: milliseconds since 1970, or as ISO "
-           "8601 has it", "instant"),
-    Option("endingOffsets", "latest", "r", "`latest`, `{\"global_seq\": N}` or `{\"TOPIC\": N}`: the last ones read",
-           "offsets"),
-    Option("endingTimestamp", None, "r", "end before this time", "instant"),
-    Option("maxOffsetsPerTrigger", str(PER_TRIGGER_ROWS), "s", "records of the log in one micro-batch at most", "whole",
+           "records to read; default `earliest` in a batch, `latest` in a stream", "offsets"),
+    Option("startingTimestamp", None, "rs", "read records from this time on: milliseconds since 1970, or a time in ISO "
+           "8601", "instant"),
+    Option("endingOffsets", "latest", "r", "`latest`, `{\"global_seq\": N}` or `{\"TOPIC\": N}`: the last records to "
+           "read", "offsets"),
+    Option("endingTimestamp", None, "r", "read records before this time", "instant"),
+    Option("maxOffsetsPerTrigger", str(PER_TRIGGER_ROWS), "s", "maximum records of the log in one micro-batch", "whole",
            ("1",), ("maxRecordsPerTrigger",)),
-    Option("maxBytesPerTrigger", str(PER_TRIGGER_BYTES), "s", "bytes in one micro-batch, more or less", "whole",
+    Option("maxBytesPerTrigger", str(PER_TRIGGER_BYTES), "s", "approximate maximum bytes in one micro-batch", "whole",
            ("1",)),
-    Option("minOffsetsPerTrigger", "0", "s", "wait for so many records before a micro-batch …", "whole"),
-    Option("maxTriggerDelay", "15s", "s", "… but no longer than this: milliseconds, or with a unit (`ms`, `s`, `m`)",
-           "span"),
-    Option("minPartitions", None, "rs", "tasks to split a range into at least; default: the driver's cores, and one "
+    Option("minOffsetsPerTrigger", "0", "s", "minimum records of a micro-batch; it waits for them", "whole"),
+    Option("maxTriggerDelay", "15s", "s", "longest wait for `minOffsetsPerTrigger`: milliseconds, or a unit (`ms`, "
+           "`s`, `m`)", "span"),
+    Option("minPartitions", None, "rs", "minimum number of tasks for a range; default: the driver's cores, and one "
            "for less than a megabyte", "whole", ("1",)),
-    Option("maxRecordsPerPartition", "500000", "rs", "records of one task at most", "whole", ("1",)),
-    Option("failOnDataLoss", "true", "rs", "fail if records are gone that were not read yet; `false`: go on, and say "
-           "how many", "flag"),
-    Option("includeHeaders", "true", "rs", "have the column `headers`", "flag"),
-    Option("columns", None, "rs", "only these columns, split by commas; the others are not even made", "names"),
-    Option("groupId", None, "s", "a durable name at the broker: it retires nothing this query has not committed"),
+    Option("maxRecordsPerPartition", "500000", "rs", "maximum records of one task", "whole", ("1",)),
+    Option("failOnDataLoss", "true", "rs", "fail if records were removed before they were read; `false`: log how many, "
+           "and continue", "flag"),
+    Option("includeHeaders", "true", "rs", "include the column `headers`", "flag"),
+    Option("columns", None, "rs", "only these columns, separated by commas; the others are not produced", "names"),
+    Option("groupId", None, "s", "durable name at the server: it retains records until this query has committed them"),
     Option("verify", "true", "rs", "compare each record with its checksum", "flag"),
-    Option("pushFilters", None, "r", "let Spark hand filters down; default: on in sessions made by yirangmq", "flag"),
+    Option("pushFilters", None, "r", "evaluate Spark filters in the source; default: on in sessions made by yirangmq",
+           "flag"),
     Option("topic", None, "w", "the topic to write to", "name"),
     Option("queue", None, "w", "the queue to write to", "name"),
-    Option("publishId", None, "w", "the name of a batch write: written again under the same name, it is in once",
+    Option("publishId", None, "w", "name of a batch write: a second write with the same name stores nothing",
            "name"),
-    Option("onBadRow", "fail", "w", "what becomes of a row that cannot be written: `fail` refuses the batch and says "
-           "which row, `dlq` buries it in the dead letters of its queue with the reason", "choice", ("fail", "dlq")),
-    Option("badRowQueue", "bad-rows", "w", "with `onBadRow=dlq`: the queue whose dead letters take rows that name no "
-           "queue or topic of their own", "name"),
-    Option("valueFormat", "auto", "w", "what queues keep values as: `json`, `bytes`, or `auto`: JSON where a string "
-           "column holds JSON", "choice", ("auto", "json", "bytes")),
-    Option("ignoreUnknownColumns", "false", "w", "leave columns out that mean nothing to the sink", "flag"),
+    Option("onBadRow", "fail", "w", "for a row that cannot be written: `fail` refuses the batch and names the row, "
+           "`dlq` makes the row a dead letter of its queue, with the reason", "choice", ("fail", "dlq")),
+    Option("badRowQueue", "bad-rows", "w", "with `onBadRow=dlq`: the queue of the dead letters for rows that name no "
+           "queue or topic", "name"),
+    Option("valueFormat", "auto", "w", "how queues store values: `json`, `bytes`, or `auto`: as JSON if a string "
+           "column contains JSON", "choice", ("auto", "json", "bytes")),
+    Option("ignoreUnknownColumns", "false", "w", "ignore columns that the sink does not know", "flag"),
 )  # fmt: skip
 SPARKS_OWN = frozenset({"checkpointlocation", "mode", "__planner", "outputmode", "queryname"})
 """Options that Spark itself adds."""
@@ -186,7 +189,7 @@ def check(option: Option, value: str) -> str:
 
 def _check_names(name: str, value: str) -> None:
     if not _parts(value):
-        raise SourceError(f"the option {name} names nothing")
+        raise SourceError(f"the option {name} is empty")
     for part in _parts(value) if name in ("subscribe", "queue") else ():
         if re.search(r"[*?+]", part):
             raise SourceError(f"{name}: {part!r} is a pattern; for topics there is the option subscribePattern")
@@ -204,7 +207,7 @@ def _check_name(name: str, value: str) -> None:
 def _check_globs(name: str, value: str) -> None:
     for part in _parts(value) or ("",):
         if not GLOB.fullmatch(part):
-            raise SourceError(f"{name}: {part[:60]!r} is no pattern; use '*', '?', '+' among the letters of a name")
+            raise SourceError(f"{name}: {part[:60]!r} is not a pattern; use '*', '?', '+' and the characters of a name")
 
 
 def _span_ms(name: str, value: str) -> int:
@@ -349,7 +352,7 @@ def columns_of(options: Options) -> dict[str, str]:
             raise SourceError(f"columns: there is no column {name!r}{hint}")
     if not options.flag("includeHeaders"):
         if "headers" in wanted:
-            raise SourceError("columns asks for headers, includeHeaders=false says no; leave one of them out")
+            raise SourceError("columns contains headers, but includeHeaders is false; remove one of them")
         del columns["headers"]
     return {name: columns[name] for name in wanted} if wanted else columns
 

@@ -61,7 +61,7 @@ def resolve_end(options: Options, log: LogAccess, info: LogInfo) -> int:
         return log.sequence_at(options.instant_ms("endingTimestamp")) - 1
     found = options.offsets("endingOffsets")
     if found == "earliest":
-        raise SourceError("endingOffsets: earliest would read nothing; give latest or numbers")
+        raise SourceError("endingOffsets: earliest reads nothing; set latest or numbers")
     if isinstance(found, dict) and "global_seq" in found:
         return min(info.last, found["global_seq"])
     return info.last
@@ -73,14 +73,14 @@ def check_kept(after: int, first: int, *, fail: bool) -> int:
     Records that were retired before they were read are an error if ``fail`` is set, else a notice."""
     if after + 1 >= first:
         return after
-    lost = f"{first - after - 1} records are gone: asked for from {after + 1} on, the log begins at {first}"
+    lost = f"{first - after - 1} records were removed: the next one is {after + 1}, the log begins at {first}"
     if fail:
         raise SourceError(
-            f"{lost}. They were retired before they were read; set failOnDataLoss=false (pipeline process: "
-            "--lost-records skip) to go on without them, and keep more, or give the query a groupId, so that it does "
-            "not happen again"
+            f"{lost}. Set failOnDataLoss=false (pipeline process: "
+            "--lost-records skip) to continue without them. To prevent it, increase the retention or give the query a "
+            "groupId"
         )
-    print_notice(f"{lost}; going on without them (failOnDataLoss=false)")
+    print_notice(f"{lost}; continuing without them (failOnDataLoss=false)")
     return first - 1
 
 
@@ -90,8 +90,8 @@ def check_missing(first: int, last: int, *, fail: bool) -> None:
         return
     lost = f"{last - first + 1} records are missing, {first} to {last}: the log has a gap there"
     if fail:
-        raise SourceError(f"{lost}; 'yirangmq log check' tells more. Set failOnDataLoss=false to go on without them")
-    print_notice(f"{lost}; going on without them (failOnDataLoss=false)")
+        raise SourceError(f"{lost}; run 'yirangmq log check'. Set failOnDataLoss=false to continue without them")
+    print_notice(f"{lost}; continuing without them (failOnDataLoss=false)")
 
 
 def ranges_of(log: LogAccess, options: Options, after: int, last: int) -> list[LogRange]:
@@ -199,7 +199,7 @@ def topic_selection(options: Options) -> TopicSelection:
     if topics and patterns:
         raise SourceError("give subscribe or subscribePattern, not both")
     if not topics and not patterns:
-        raise SourceError("say what to read: the option subscribe (topics, split by commas) or subscribePattern")
+        raise SourceError("set what to read: the option subscribe (topics, separated by commas) or subscribePattern")
     floors, ceilings = _by_topic(options, "startingOffsets"), _by_topic(options, "endingOffsets")
     made = TopicSelection(topics, () if "*" in patterns else patterns, floors, ceilings)
     for name, bounds in (("startingOffsets", floors), ("endingOffsets", ceilings)):

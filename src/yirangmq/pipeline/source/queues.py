@@ -88,7 +88,7 @@ class QueueReader(DataSourceReader):
         source = self._options.source
         if source != "queue":
             if "state" in self._options:
-                raise SourceError(f"state: a {source} is a state of its own; leave one of them out")
+                raise SourceError(f"state does not apply to the source {source}; remove it")
             return (STATE_OF[source],)
         states = self._options.names("state")
         return STATES if "all" in states else states
@@ -131,7 +131,7 @@ class QueueReader(DataSourceReader):
                 )
                 run = find_frames(raw)
                 if run.end != len(raw):
-                    raise SourceError("the broker sent something that is no record")
+                    raise SourceError("the server sent an invalid record")
                 found = FrameColumns(run)
                 if len(found):
                     if self._options.flag("verify"):

@@ -186,7 +186,7 @@ def read_head(fd: int) -> SegmentFileHead:
         raise Unreadable
     _, version, _, _, epoch, _, first, made_ns, begin = unpack_from(HEAD_FORM, data)
     if version != 1:
-        raise SourceError(f"a segment of version {version}; this yirangmq knows 1")
+        raise SourceError(f"a segment of version {version}; this yirangmq reads 1")
     return SegmentFileHead(epoch.hex(), first, made_ns, begin)
 
 

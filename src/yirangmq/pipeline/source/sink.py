@@ -1,7 +1,7 @@
 """Sink: DataFrames into queues and topics, encoded as record frames, staged by tasks and committed once.
 
 Every task stages its rows at the broker, where they are invisible. A single commit makes all of them visible. A batch
-is stored once, also if tasks or the commit are repeated (docs/http.md).
+is stored once, also if tasks or the commit are repeated (docs/http-topics.md).
 
 The topic of a frame names the target of the row (``queue:mail``, ``topic:trades``, ``dlq:mail``). Its headers are
 members of the envelope. The sequence numbers in such a frame have no meaning; the broker assigns them."""
@@ -98,7 +98,7 @@ class FramePrefix:
 
     def frame(self, value: bytes) -> bytes:
         if len(value) > self.max_value_bytes:
-            raise BadRow(f"a value of {len(value)} bytes, there is room for {self.max_value_bytes}")
+            raise BadRow(f"a value of {len(value)} bytes, at most {self.max_value_bytes}")
         size = len(self.data) + len(value) + 4
         return b"".join((pack(OUTER, size, SIGNATURE, crc32(value, self.crc)), self.data, value))
 
@@ -149,7 +149,7 @@ class RowEncoder:
             raise SourceError(f"the column headers must be map<string,string>, not {columns['headers']}")
         if self._default is None and not any(name in columns for name in TARGET_COLUMNS):
             raise SourceError(
-                "say where rows go: the option topic or queue, or a column target (queue:x, topic:y, dlq:z)"
+                "set the target of rows: the option topic or queue, or a column target (queue:x, topic:y, dlq:z)"
             )
         unknown = [name for name in columns if name not in SINK_COLUMNS and name not in IGNORED_COLUMNS]
         if unknown and not self._options.flag("ignoreUnknownColumns"):
@@ -206,9 +206,7 @@ class RowEncoder:
             return self._prefix(target, _key(row.get("key")), headers).frame(_raw(value))
         except (BadRow, UnicodeEncodeError, SourceError) as error:
             if not self._dead_letters_bad_rows:
-                raise SourceError(
-                    f"{error}; leave such rows out, or set onBadRow=dlq ({_shown(target, value)})"
-                ) from None
+                raise SourceError(f"{error}; remove such rows, or set onBadRow=dlq ({_shown(target, value)})") from None
             return self._dead_letter_frame(target, value, str(error))
 
     def _prefix(self, target: str, key: str | None, headers: dict[str, str]) -> FramePrefix:
@@ -239,7 +237,7 @@ class RowEncoder:
             if row.get(name):
                 return f"{name}:{row[name]}"
         if self._default is None:
-            raise BadRow("the row has no target: the columns target, queue and topic are null, and no option says it")
+            raise BadRow("the row has no target: the columns target, queue and topic are null, and no option names one")
         return self._default
 
 
@@ -282,7 +280,7 @@ def _group_blocks(frames: Iterable[bytes]) -> Iterator[Block]:
 def _target_by_option(options: Options) -> str | None:
     topic, queue = options.text("topic"), options.text("queue")
     if topic and queue:
-        raise SourceError("give topic or queue, not both; a column target says it for each row")
+        raise SourceError("set topic or queue, not both; a column target names the target of each row")
     return f"topic:{topic}" if topic else f"queue:{queue}" if queue else None
 
 
@@ -296,7 +294,7 @@ def _key(key: Any) -> str | None:
     try:
         return key.decode() if isinstance(key, bytes) else str(key)
     except UnicodeDecodeError:
-        raise BadRow("the key is no text") from None
+        raise BadRow("the key is not text") from None
 
 
 def _headers(row: Mapping[str, Any]) -> dict[str, str]:
@@ -388,7 +386,7 @@ class Stager:
         """Upload one piece and check the reply. The next piece is encoded while this one is sent."""
         got = json.loads(self._broker.request("PUT", path, data, RECORDS_TYPE))
         if got["rows"] != count or got["checksum"] != crc32(data):
-            raise SourceError(f"the broker got {got['rows']} rows, {count} were sent, or not as they were sent")
+            raise SourceError(f"the server stored {got['rows']} of {count} rows, or their content differs")
 
     def _pieces(self, batches: Iterator["pyarrow.RecordBatch"]) -> Iterator[tuple[bytes, int]]:
         parts: list[bytes | memoryview] = []
@@ -416,7 +414,7 @@ class Stager:
             answer = self._broker.document("POST", f"/v1/batches/{quote(query)}/{batch}/commit", body)
         except RequestRejected as error:
             raise SourceError(
-                f"batch {batch} of {query} was not written, and nothing of it is there: {error}"
+                f"batch {batch} of {query} was not written, and nothing of it was stored: {error}"
             ) from None
         finally:
             self._broker.close()
@@ -496,5 +494,5 @@ def in_order(messages: Sequence[WriterCommitMessage | None]) -> list[StageMessag
     """Return the messages in the order of the partitions, which is the order of the rows."""
     found = [message for message in messages if isinstance(message, StageMessage)]
     if len(found) != len(messages):
-        raise SourceError("a task brought no word of what it laid down; nothing is committed")
+        raise SourceError("a task did not report its stage; nothing is committed")
     return sorted(found, key=lambda one: one.staged.id)

@@ -222,7 +222,7 @@ class TopicReader(DataSourceReader):
             known = log.topics()
             for topic in self._choice.topics:
                 if topic not in known:
-                    print_notice(f"there is no record of the topic {topic!r}, and there never was{_near(topic, known)}")
+                    print_notice(f"the topic {topic!r} has no record and never had one{_near(topic, known)}")
 
     def read(self, partition: InputPartition) -> Iterator["pyarrow.RecordBatch"]:
         part = cast("LogRange", partition)
@@ -340,14 +340,14 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the previous batch, or a later sequence if the log lost the records after it."""
         after = int(start["global_seq"])
         if start.get("epoch", info.epoch) != info.epoch:
-            words = f"the log began anew: this query knows epoch {start['epoch']}, the log is of epoch {info.epoch}"
+            words = f"the log is a new one: this query has epoch {start['epoch']}, the log is of epoch {info.epoch}"
             if self._fail:
                 raise SourceError(f"{words}; set failOnDataLoss=false to read the new one from its beginning")
             print_notice(f"{words}; reading it from its beginning (failOnDataLoss=false)")
             return info.first - 1
         if after > info.last:
             raise SourceError(
-                f"this query has read up to {after}, and the log ends at {info.last}: it is not the log it was; "
+                f"this query has read up to {after}, and the log ends at {info.last}: it is a different log; "
                 "give the query a new checkpoint"
             )
         return check_kept(after, info.first, fail=self._fail)
@@ -405,7 +405,7 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end.get("epoch", info.epoch) != info.epoch:
             words = f"records {after + 1} to {last} are of epoch {end['epoch']}, the log is of epoch {info.epoch}"
             if self._fail:
-                raise SourceError(f"{words}: they are gone. Set failOnDataLoss=false to go on without them")
+                raise SourceError(f"{words}: they were removed. Set failOnDataLoss=false to continue without them")
             print_notice(f"{words}; going on without them (failOnDataLoss=false)")
             return []
         after = min(check_kept(after, info.first, fail=self._fail), last) if last > after else last

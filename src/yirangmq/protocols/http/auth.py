@@ -7,7 +7,7 @@ every page its users visit. For these clients the origin policy is applied befor
 - ``Host`` must be a loopback name or address, an address the server listens on, or one of ``http_hosts``; otherwise the
   answer is 421. A page that rebinds its own name to our address (DNS rebinding) has that name as ``Host``.
 - ``Origin``, where present, must be the server's own (the same authority as ``Host``) or one of ``cors_origins``;
-  otherwise 403. Without ``Origin``, ``Sec-Fetch-ServerSources`` must be ``same-origin`` or ``none``.
+  otherwise 403. Without ``Origin``, ``Sec-Fetch-Site`` must be ``same-origin`` or ``none``.
 - Programs send neither header and are not affected.
 
 Clients that need a token are served from any origin: a page cannot make a browser add an ``Authorization`` header
@@ -40,7 +40,7 @@ METHODS = "GET,HEAD,PUT,PATCH,POST,DELETE"
 EXPOSED = "X-MQ-Priority, X-MQ-State, X-MQ-Cursor, Retry-After, WWW-Authenticate"
 """Response headers that a page of another origin may read, in addition to the CORS-safelisted ones."""
 OWN_SITE = frozenset({"same-origin", "none"})
-"""Values of ``Sec-Fetch-ServerSources``: a page of this server; the user, by the address bar or a bookmark.
+"""Values of ``Sec-Fetch-Site``: a page of this server; the user, by the address bar or a bookmark.
 ``same-site`` is not among them: another port of the same host is another program."""
 CHANGING_GETS = "/mq/"
 """Prefix of the routes where GET changes state: it claims or leases a message."""
@@ -184,7 +184,7 @@ class OriginPolicy:
         return self._refuse(_foreign_page(f"a page of {origin[:MAX_QUOTED_CHARS]}"), peer)
 
     def _check_site(self, method: str, path: str, headers: Mapping[str, str], peer: str) -> OriginVerdict:
-        """Check a request without ``Origin``, by ``Sec-Fetch-ServerSources``.
+        """Check a request without ``Origin``, by ``Sec-Fetch-Site``.
 
         It comes from a page of this server, or from a link, image, script or frame of another page, which the browser
         does not name."""
@@ -197,11 +197,11 @@ class OriginPolicy:
     def _check_unmarked(self, method: str, path: str, headers: Mapping[str, str], peer: str) -> OriginVerdict:
         """Check a request of a browser (by ``User-Agent``) with neither header.
 
-        Browsers omit ``Sec-Fetch-ServerSources`` if the address is neither HTTPS nor loopback, and ``Origin`` for a GET
+        Browsers omit ``Sec-Fetch-Site`` if the address is neither HTTPS nor loopback, and ``Origin`` for a GET
         that is not in CORS mode."""
         if not path.startswith(CHANGING_GETS) or method not in ("GET", "HEAD") or self._is_open_to_all(headers, peer):
             return ACCEPTED_ONCE
-        return self._refuse(_foreign_page("a browser that does not say which page asks"), peer)
+        return self._refuse(_foreign_page("a browser that does not name the page of the request"), peer)
 
     def _is_open_to_all(self, headers: Mapping[str, str], peer: str) -> bool:
         access = self._access
@@ -350,7 +350,7 @@ class HttpAccess:
         grant = self._authenticator.find(_token_of(request), request.peer)
         try:
             if grant is None:
-                raise UnknownClient("show a token of this server as 'Authorization: Bearer TOKEN'", field=UNKNOWN)
+                raise UnknownClient("send a token of this server as 'Authorization: Bearer TOKEN'", field=UNKNOWN)
             context.check(grant, verb, queue, "token")
         except NotAllowed as error:
             self._count(request, grant, error)

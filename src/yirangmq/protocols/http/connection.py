@@ -10,125 +10,27 @@ wrong tokens is the last one of its connection.
 A client is too slow if a head takes longer than ``head_seconds``, or a body arrives at less than ``body_rate`` bytes/s.
 Time in which the server itself does not read does not count. Instants are parameters; loop thread only."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Mapping
 
 from yirangmq.core.errors import BadInput, QueueError, QuotaExceeded, Unavailable
 from yirangmq.observe.logs import log
-from yirangmq.protocols.http.auth import ACCEPTED, PREFLIGHT, OriginPolicy, OriginVerdict
-from yirangmq.protocols.http.head_cache import HeadCache
-from yirangmq.protocols.http.limits import HttpLimits
+from yirangmq.protocols.http.auth import ACCEPTED, PREFLIGHT, OriginVerdict
+from yirangmq.protocols.http.context import ClientTimeouts, HttpContext
 from yirangmq.protocols.http.parser import HttpParser
-from yirangmq.protocols.http.pipelining import RequestState, ResponseQueue, ResponseTransport
-from yirangmq.protocols.http.responses import ResponseTails, plain, refusal, refuse_content_coding, too_large
-from yirangmq.protocols.http.types import Headers, HttpRoute, Request, RequestHead, RequestRefused, Routes, new_request
-
-# -- slow clients ------------------------------------------------------------------------------------------------------
-
-
-class ClientTimeouts:
-    """Timeouts of a connection: slow heads, slow bodies, and idle connections.
-
-    ``on_input`` is called after every piece of input, ``check`` about once per second."""
-
-    __slots__ = ("_body_at", "_body_size", "_head", "_head_at", "_heads_seen", "_idle_at", "_limits", "_parser")
-
-    def __init__(self, parser: HttpParser, limits: HttpLimits, now: float) -> None:
-        self._parser = parser
-        self._limits = limits
-        self._heads_seen = 0
-        self._head: RequestHead | None = None
-        self._head_at = self._idle_at = self._body_at = now
-        self._body_size = 0
-
-    def on_input(self, now: float) -> None:
-        """Restart the timers of the head or of the body if a new one has begun."""
-        parser = self._parser
-        if parser.begun != self._heads_seen:
-            self._heads_seen = parser.begun
-            self._head_at = self._idle_at = now
-        if parser.head is not self._head:
-            self._head = parser.head
-            self._body_at, self._body_size = now, parser.body_size
-
-    def restart(self, now: float) -> None:
-        """Restart the timers: the server has paused reading, so the client cannot be late."""
-        self._head_at = self._body_at = now
-        self._body_size = self._parser.body_size
-
-    def check(self, now: float, is_busy: bool) -> bool:
-        """Return True if the connection has been idle for too long; raise ``RequestRefused`` if a request is too
-        slow."""
-        parser, limits = self._parser, self._limits
-        if is_busy:
-            self._idle_at = now
-        if parser.head is not None:
-            self._check_body(now)
-        elif parser.in_head:
-            if now - self._head_at > limits.head_seconds:
-                raise RequestRefused(408, f"the head of the request took longer than {limits.head_seconds:g} seconds")
-        elif not is_busy:
-            return now - self._idle_at > limits.idle_seconds
-        return False
-
-    def _check_body(self, now: float) -> None:
-        spent = now - self._body_at
-        if spent <= self._limits.body_seconds:
-            return
-        if self._parser.body_size - self._body_size < self._limits.body_rate * spent:
-            raise RequestRefused(408, f"the body comes at less than {self._limits.body_rate} bytes a second")
-        self._body_at, self._body_size = now, self._parser.body_size
-
-
-# -- connection --------------------------------------------------------------------------------------------------------
+from yirangmq.protocols.http.pipelining import TRANSITIONS, RequestState, ResponseQueue, ResponseTransport, Stage, Step
+from yirangmq.protocols.http.responses import plain, refusal, refuse_content_coding, too_large
+from yirangmq.protocols.http.types import Headers, HttpRoute, Request, RequestHead, RequestRefused, new_request
 
 SMALL_BODY = 64 * 1024
 """Maximum size in bytes of a body that is read although its request is refused, so that the connection stays open."""
-
-
-@dataclass(slots=True)
-class HttpContext:
-    """Context shared by all connections of an HTTP server.
-
-    ``policy`` checks each head before the route lookup. ``admit`` checks the head of each request before its route
-    does."""
-
-    routes: Routes
-    limits: HttpLimits
-    tails: ResponseTails
-    admit: Callable[[Request], None] | None = None
-    policy: OriginPolicy | None = None
-    head_cache: HeadCache = field(default_factory=HeadCache)
-    token_delays: "TokenDelays | None" = None
-    held: int = field(default=0, init=False)
-    """Bytes of requests in memory, for all connections together."""
-
-
-class TokenDelays(NamedTuple):
-    """Delays of requests after wrong tokens: ``of`` returns the seconds, ``wait`` calls back after them."""
-
-    of: Callable[[Request], float]
-    wait: Callable[[float, Callable[[], None]], Any]
 
 
 class HttpConnection:
     """HTTP connection, sans-IO: requests in, answers out in the same order. Loop thread only."""
 
     __slots__ = (
-        "_accepted_headers",
-        "_context",
-        "_discarded",
-        "_held",
-        "_is_closed",
-        "_is_delayed",
-        "_parser",
-        "_peer",
-        "_responses",
-        "_timeouts",
-        "_transport",
-        "_unparsed",
-        "requests",
+        "_accepted_headers", "_context", "_discarded", "_is_closed", "_is_delayed", "_parser", "_peer", "_timeouts",
+        "_transport", "_unparsed", "requests", "responses",
     )  # fmt: skip
 
     def __init__(self, context: HttpContext, transport: ResponseTransport, peer: str, now: float) -> None:
@@ -137,9 +39,8 @@ class HttpConnection:
         self._peer = peer
         self._parser = HttpParser(self, context.limits, context.head_cache)
         self._timeouts = ClientTimeouts(self._parser, context.limits, now)
-        self._responses = ResponseQueue(self, transport, context.tails)
+        self.responses = ResponseQueue(self, transport, context)
         self._unparsed = b""
-        self._held = 0
         self._discarded: RequestState | None = None
         """Refused request whose body is still arriving and is discarded."""
         self._is_closed = False
@@ -151,55 +52,62 @@ class HttpConnection:
 
     # -- bytes in -------------------------------------------------------------------------------------------------
 
-    def receive(self, data: memoryview, now: float) -> None:
-        if self._is_closed or not self._parser.is_open:
-            return
+    def receive(self, data: memoryview, now: float) -> bool:
+        """Process bytes. Return True if the connection is full: it takes no more until ``resume``."""
+        parser, responses, limits = self._parser, self.responses, self._context.limits
+        if self._is_closed or not parser.is_open:
+            return self.is_full
         if self._unparsed:  # bytes that arrived before reading was paused
             self._unparsed += data
-            self._account(len(data))
-        else:
-            self._parse(data)
-            self._timeouts.on_input(now)
+            responses.account(len(data))
+            return self.is_full
+        taken = 0
+        if not (responses.pending or responses.is_write_paused) or not self.is_full:
+            try:
+                taken = parser.feed(data)
+            except RequestRefused as refused:
+                taken = len(data)
+                self._refuse(refused)
+            except Exception:
+                log.exception("http_request_intake_failed")
+                taken = len(data)
+                self._refuse(RequestRefused(500, "internal error"))
+        if taken < len(data):
+            self._unparsed = bytes(data[taken:])
+            responses.account(len(self._unparsed))
+        timeouts = self._timeouts
+        if parser.begun != timeouts.heads_seen:
+            timeouts.heads_seen = parser.begun
+            timeouts.head_at = timeouts.idle_at = now
+        if parser.head is not timeouts.head:
+            timeouts.on_body(now)
+        if responses.is_write_paused or len(responses.pending) >= limits.pipelined:
+            return True
+        return responses.held >= limits.request_memory and self.is_full
 
     def resume(self, now: float) -> bool:
         """Process bytes left over from a full state. Return True if the connection can receive more bytes."""
         if self._unparsed and not self.is_full:
             rest, self._unparsed = self._unparsed, b""
-            self._account(-len(rest))
+            self.responses.account(-len(rest))
             self._timeouts.restart(now)
             self.receive(memoryview(rest), now)
         return not self.is_full
 
-    def _parse(self, data: memoryview) -> None:
-        taken = len(data)
-        try:
-            taken = self._parser.feed(data)
-        except RequestRefused as refused:
-            self._refuse(refused)
-        except Exception:
-            log.exception("http_request_intake_failed")
-            self._refuse(RequestRefused(500, "internal error"))
-        if taken < len(data):
-            self._unparsed = bytes(data[taken:])
-            self._account(len(self._unparsed))
-
     @property
     def is_full(self) -> bool:
         limits = self._context.limits
-        responses = self._responses
+        responses = self.responses
         if responses.is_write_paused or len(responses.pending) >= limits.pipelined:
             return True
-        if self._held < limits.request_memory:
+        if responses.held < limits.request_memory:
             return False
-        return self._held - self._parser.body_size - len(self._unparsed) >= limits.request_memory
+        return responses.held - self._parser.body_size - len(self._unparsed) >= limits.request_memory
 
-    def _account(self, size: int) -> None:
-        self._held += size
-        self._context.held += size
-
-    # -- requests, as the intake finds them -----------------------------------------------------------------------
+    # -- requests, as the parser finds them -----------------------------------------------------------------------
 
     def begin_request(self, head: RequestHead) -> RequestState:
+        """Receive a complete head. An error stops the parser."""
         verdict = self._check_origin(head)
         route = PREFLIGHT if verdict.is_preflight else self._context.routes.find(head.method, head.path)
         request = Request(head.method, head.path, head.query, head.headers, b"", self._peer)
@@ -220,7 +128,7 @@ class HttpConnection:
         return verdict
 
     def _enqueue(self, head: RequestHead, route: HttpRoute, error: QueueError | None, extra: Headers) -> RequestState:
-        responses = self._responses
+        responses = self.responses
         state = RequestState(responses, route, head)
         if extra:
             state.extra = extra
@@ -271,8 +179,9 @@ class HttpConnection:
             raise error
 
     def count_body(self, size: int) -> None:
-        self._account(size)
-        state = self._responses.pending[-1] if self._responses.pending else None
+        """Account for more bytes of the body. An error stops the parser."""
+        self.responses.account(size)
+        state = self.responses.pending[-1] if self.responses.pending else None
         if state is None or state is self._discarded or state.route is None:
             return
         if self._parser.body_size > state.route.max_body:
@@ -283,13 +192,13 @@ class HttpConnection:
     def complete_request(self, begun: RequestState, head: RequestHead, body: bytes) -> None:
         if self._is_closed:
             return
-        begun.is_complete = True
+        begun.take(Step.COMPLETE)
         if not head.keep_alive:
             self._parser.is_open = False
         if begun is self._discarded:
             self._discarded = None
-        if begun.response is not None or begun.is_disconnected or begun.route is None or self._is_delayed:
-            self._account(-len(body))
+        if begun.stage is not Stage.HANDLING or begun.route is None or self._is_delayed:
+            self.responses.account(-len(body))
             return
         begun.size = len(body)
         request = Request(head.method, head.path, head.query, head.headers, body, self._peer)
@@ -297,53 +206,69 @@ class HttpConnection:
         self._dispatch(begun, begun.route, request)
 
     def whole_request(self, head: RequestHead, body: bytes, route: HttpRoute | None) -> HttpRoute:
-        context = self._context
-        verdict = ACCEPTED if head.headers is self._accepted_headers else self._check_origin(head)
+        """Receive a request in one call, and return its route. ``route``: that of an earlier request with this head."""
+        context, responses = self._context, self.responses
         if route is None:
             route = context.routes.find(head.method, head.path)
         request = new_request((head.method, head.path, head.query, head.headers, body, self._peer))
         size = len(body)
-        token_delays = context.token_delays
-        delay = 0.0 if token_delays is None else token_delays.of(request)
-        error: QueueError | None = None if verdict is ACCEPTED else verdict.error
-        if error is None:
-            error = self._refusal_before_body(route, request, size, delay)
-        if error is not None or verdict is not ACCEPTED:
-            state = self._enqueue(head, route, error, verdict.headers)
-            state.delay = delay
-            self._account(size)
+        if (
+            (context.policy is not None and head.headers is not self._accepted_headers)
+            or (context.token_delays is not None and context.token_delays.of(request))
+            or size > route.max_body
+            or context.held + size > context.limits.total_memory
+        ):
+            state = self.begin_request(head)
+            responses.account(size)
             self.complete_request(state, head, body)
             return route
-        state = RequestState(self._responses, route, head)
-        self._responses.pending.append(state)
-        state.is_complete = True
-        if delay:
-            state.delay = delay
+        try:
+            if context.admit is not None:
+                context.admit(request)
+            if route.admit is not None:
+                route.admit(request)
+        except QueueError as error:
+            state = self._enqueue(head, route, error, ())
+            responses.account(size)
+            self.complete_request(state, head, body)
+            return route
+        state = RequestState(responses, route, head)
+        state.stage = TRANSITIONS[state.stage][Step.COMPLETE]
+        responses.pending.append(state)
         if size:
             state.size = size
-            self._held += size
+            responses.held += size
             context.held += size
-        self._dispatch(state, route, request)
+        self.requests += 1
+        try:
+            route.handle(request, state)
+        except Exception as failure:
+            self._answer_failure(state, route, failure)
         return route
 
     def _dispatch(self, state: RequestState, route: HttpRoute, request: Request) -> None:
         self.requests += 1
         if state.delay and self._context.token_delays is not None:
             seconds, state.delay = state.delay, 0.0
+            state.take(Step.DELAY)
             state.is_last, self._parser.is_open, self._is_delayed = True, False, True  # at most one per connection
             timer = self._context.token_delays.wait(seconds, lambda: self._dispatch_delayed(state, route, request))
             state.on_disconnect(timer.cancel)
             return
         try:
             route.handle(request, state)
-        except QueueError as error:
-            state.answer(refusal(route, error))
-        except Exception:
-            log.exception("http_route_failed")
-            state.answer(refusal(route, QueueError("internal error")))
+        except Exception as failure:
+            self._answer_failure(state, route, failure)
+
+    def _answer_failure(self, state: RequestState, route: HttpRoute, failure: Exception) -> None:
+        if not isinstance(failure, QueueError):
+            log.error("http_route_failed", exc_info=failure)
+            failure = QueueError("internal error")
+        state.answer(refusal(route, failure))
 
     def _dispatch_delayed(self, state: RequestState, route: HttpRoute, request: Request) -> None:
         """Run a delayed request. Its route has not admitted it yet."""
+        state.take(Step.RESUME)
         try:
             if route.admit is not None:
                 route.admit(request)
@@ -355,15 +280,15 @@ class HttpConnection:
     def _refuse(self, refused: RequestRefused) -> None:
         """Send the last answer of a connection whose input is invalid or too slow."""
         self._parser.is_open = False
-        self._account(-len(self._unparsed))
+        self.responses.account(-len(self._unparsed))
         self._unparsed = b""
-        last = self._responses.pending[-1] if self._responses.pending else None
+        last = self.responses.pending[-1] if self.responses.pending else None
         if self._discarded is not None and last is not self._discarded:
             self._close_after(last)
             return
-        if last is None or last.is_complete:
-            last = RequestState(self._responses, None, None)
-            self._responses.pending.append(last)
+        if last is None or (last.stage is not Stage.RECEIVING and last is not self._discarded):
+            last = RequestState(self.responses, None, None)
+            self.responses.pending.append(last)
         last.is_last = True
         if refused.status == 400 and last.route is not None:
             last.answer(refusal(last.route, BadInput(str(refused))))
@@ -382,8 +307,9 @@ class HttpConnection:
         """Handle the end of the client's input. Waiting requests are dropped; those already running are still
         answered."""
         self._parser.is_open = False
-        pending = self._responses.pending
-        self._discard_from(next((index for index, state in enumerate(pending) if state.is_waiting), len(pending)))
+        pending = self.responses.pending
+        waiting = (index for index, state in enumerate(pending) if state.is_waiting)
+        self.responses.drop_from(next(waiting, len(pending)))
         if not self._is_closed:
             self._close_after(pending[-1] if pending else None)
 
@@ -391,26 +317,21 @@ class HttpConnection:
         """Release all requests: the connection is lost."""
         self._is_closed = True
         self._parser.is_open = False
-        self._discard_from(0)
+        self.responses.drop_from(0)
         self._unparsed = b""
-        self._account(-self._held)
-
-    def _discard_from(self, index: int) -> None:
-        for state in self._responses.remove_from(index):
-            self._account(-state.size)
-            state.notify_disconnected()
+        self.responses.account(-self.responses.held)
 
     def stop(self) -> None:
         """Drain at server shutdown: waiting requests are refused, and the connection closes after the last answer."""
         if not self._is_closed:
             self._parser.is_open = False
-            self._responses.stop()
-            if not self._responses.pending:
+            self.responses.stop()
+            if not self.responses.pending:
                 self.finish(is_clean=True)
 
     def refuse_all(self) -> None:
         """Refuse all unanswered requests: the drain of the server is over."""
-        self._responses.refuse_all()
+        self.responses.refuse_all()
 
     def check(self, now: float) -> str:
         """Check the timeouts; called about once per second. Return the reason if the client is disconnected, else "".
@@ -418,12 +339,12 @@ class HttpConnection:
         An idle connection is closed without an answer or a reason, as is usual for keep-alive."""
         if self._is_closed:
             return ""
-        self._responses.ping(now, self._context.limits.ping_seconds)
+        self.responses.ping(now, self._context.limits.ping_seconds)
         if self.is_full or not self._parser.is_open:
             self._timeouts.restart(now)
             return ""
         try:
-            if self._timeouts.check(now, bool(self._responses.pending)):
+            if self._timeouts.check(now, bool(self.responses.pending)):
                 self.finish()
         except RequestRefused as refused:
             self._refuse(refused)
@@ -431,12 +352,6 @@ class HttpConnection:
         return ""
 
     # -- called by the pipeline ----------------------------------------------------------------------------------------
-
-    def on_sent(self, state: RequestState) -> None:
-        size = state.size
-        if size:
-            self._held -= size
-            self._context.held -= size
 
     def finish(self, *, is_clean: bool = False) -> None:
         """Close after the last answer.
@@ -455,19 +370,19 @@ class HttpConnection:
 
     @property
     def is_write_paused(self) -> bool:
-        return self._responses.is_write_paused
+        return self.responses.is_write_paused
 
     def set_write_paused(self, is_write_paused: bool) -> None:
         """Set the backpressure state: True while the client does not read fast enough."""
-        self._responses.is_write_paused = is_write_paused
+        self.responses.is_write_paused = is_write_paused
         if not is_write_paused:
-            self._responses.drained()
+            self.responses.drained()
 
     def drained(self) -> None:
         """Continue a stream that waits: the send buffer was flushed."""
-        if self._responses.pending and not self._responses.is_write_paused:
-            self._responses.drained()
+        if self.responses.pending and not self.responses.is_write_paused:
+            self.responses.drained()
 
     def describe(self) -> dict[str, object]:
         """Return counters for operators."""
-        return {"requests": self.requests, "pending": len(self._responses.pending), "clogged": self.is_write_paused}
+        return {"requests": self.requests, "pending": len(self.responses.pending), "clogged": self.is_write_paused}

@@ -5,13 +5,17 @@ Any split of the bytes gives the same requests. Input that is exactly one whole 
 connection can stop the parser between requests. A trailer is counted against the limits and discarded."""
 
 from io import BytesIO
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
 import httptools
 
-from yirangmq.protocols.http.head_cache import CachedRequest, HeadCache
+from yirangmq.protocols.http.head_cache import HeadCache
 from yirangmq.protocols.http.limits import HttpLimits
 from yirangmq.protocols.http.types import SINGLE, RequestHead, RequestRefused, check_head
+
+if TYPE_CHECKING:
+    from yirangmq.protocols.http.connection import HttpConnection
+    from yirangmq.protocols.http.pipelining import RequestState
 
 PARSE_STEP = 4096
 """Bytes parsed per step outside of bodies. Bounds the number of requests parsed before ``is_full`` is checked again."""
@@ -23,62 +27,24 @@ COMMON_HEADERS = {
 """Lower-case names of common headers, by the spellings that nearly all clients use."""
 
 
-class RequestReceiver(Protocol):
-    """Receiver of parsed requests: the connection."""
-
-    @property
-    def is_full(self) -> bool:
-        """True if no more requests can be received now."""
-
-    def begin_request(self, head: RequestHead) -> Any:
-        """Receive a complete head. The result is passed to ``complete_request``. An error stops the parser."""
-
-    def count_body(self, size: int) -> None:
-        """Account for ``size`` more bytes of the body. An error stops the parser."""
-
-    def complete_request(self, begun: Any, head: RequestHead, body: bytes) -> None: ...
-
-    def whole_request(self, head: RequestHead, body: bytes, route: Any) -> Any:
-        """Receive a request in one call, instead of the three above, and return its route.
-
-        ``route``: the cached result of an earlier call with such a head, or None."""
-
-
 class HttpParser:
-    """HTTP request parser of one connection: ``feed`` passes complete requests to the receiver.
+    """HTTP request parser of one connection: ``feed`` passes complete requests to the connection.
 
     After an error the parser cannot continue. Loop thread only."""
 
     __slots__ = (
-        "_begun",
-        "_body",
-        "_count",
-        "_done",
-        "_error",
-        "_has_progressed",
-        "_head_cache",
-        "_headers",
-        "_last_head",
-        "_limits",
-        "_parser",
-        "_receiver",
-        "_size",
-        "_stalled_bytes",
-        "_target",
-        "begun",
-        "body_size",
-        "head",
-        "in_head",
-        "is_open",
-    )
+        "_begun", "_body", "_connection", "_count", "_done", "_error", "_has_progressed", "_head_cache", "_headers",
+        "_last_head", "_limits", "_parser", "_size", "_stalled_bytes", "_target", "begun", "body_size", "head",
+        "in_head", "is_open",
+    )  # fmt: skip
 
-    def __init__(self, receiver: RequestReceiver, limits: HttpLimits, head_cache: HeadCache | None = None) -> None:
-        self._receiver = receiver
+    def __init__(self, connection: "HttpConnection", limits: HttpLimits, head_cache: HeadCache | None = None) -> None:
+        self._connection = connection
         self._head_cache = head_cache or HeadCache()
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
-        self._done: list[tuple[Any, RequestHead, bytes]] = []
-        self._begun: Any = None
+        self._done: list[tuple[RequestState, RequestHead, bytes]] = []
+        self._begun: RequestState | None = None
         self._error: Exception | None = None
         self._stalled_bytes = 0
         """Bytes parsed since the last progress (a head, a part of a body, an end); 0 between two requests."""
@@ -93,46 +59,43 @@ class HttpParser:
         self._body: bytes | BytesIO = b""
         self.body_size = 0
         self.is_open = True
-        """False once the receiver accepts no more requests; further input is discarded."""
+        """False once the connection accepts no more requests; further input is discarded."""
         self.begun = 0
         """Number of heads whose first byte has arrived."""
         self.in_head = False
 
     def feed(self, data: memoryview) -> int:
-        """Parse bytes. Return the number of consumed bytes: all of them, unless the receiver is full."""
-        is_between = self.is_open and self.head is None and not self.in_head and not self._stalled_bytes
-        if not is_between or self._receiver.is_full:
+        """Parse bytes. Return the number of consumed bytes: all of them, unless the connection is full."""
+        is_open = self.is_open
+        if not is_open or self.head is not None or self.in_head or self._stalled_bytes:
             return self._feed(data)
         whole_request = bytes(data)
         found = self._head_cache.read(whole_request, self._limits.target_bytes)
-        if found is not None:
-            self._deliver_cached(whole_request, found)
+        if found is None:
+            begun = self.begun
+            at = self._feed(data)
+            if self._last_head is not None and self.begun == begun + 1 and self.is_between:
+                self._head_cache.add_block(whole_request, self._last_head)
+            return at
+        self.begun += 1
+        try:
+            route = self._connection.whole_request(*found)
+        except Exception:
+            if self.is_open:
+                raise
             return len(data)
-        begun = self.begun
-        at = self._feed(data)
-        if self._last_head is not None and self.begun == begun + 1 and self.is_between:
-            self._head_cache.add_block(whole_request, self._last_head)
-        return at
+        if found.route is None:
+            self._head_cache.add_route(whole_request, found, route)
+        return len(data)
 
     @property
     def is_between(self) -> bool:
         """True between two requests: no byte of the next one has arrived."""
         return self.is_open and self.head is None and not self.in_head and not self._stalled_bytes
 
-    def _deliver_cached(self, data: bytes, found: CachedRequest) -> None:
-        self.begun += 1
-        try:
-            route = self._receiver.whole_request(*found)
-        except Exception:
-            if self.is_open:
-                raise
-            return
-        if found.route is None:
-            self._head_cache.add_route(data, found, route)
-
     def _feed(self, data: memoryview) -> int:
         at, end = 0, len(data)
-        while at < end and self.is_open and not self._receiver.is_full:
+        while at < end and self.is_open and not self._connection.is_full:
             step = end - at
             if step > PARSE_STEP:
                 step = min(step, max(PARSE_STEP, self._missing()))
@@ -174,7 +137,7 @@ class HttpParser:
     def _deliver(self) -> None:
         done, self._done = self._done, []
         for begun, head, body in done:
-            self._receiver.complete_request(begun, head, body)
+            self._connection.complete_request(begun, head, body)
 
     # -- called by llhttp; an exception here stops it -------------------------------------------------------------
 
@@ -221,8 +184,8 @@ class HttpParser:
                 parser.should_keep_alive(),
             )
             if parser.should_upgrade() and head.length != 0:
-                raise RequestRefused(400, "an upgrade is not possible here, least of all with a body")
-            self._begun = self._receiver.begin_request(head)
+                raise RequestRefused(400, "an upgrade is not supported, and a request with Upgrade may have no body")
+            self._begun = self._connection.begin_request(head)
         except Exception as error:
             self._fail(error)
         self.head = head
@@ -234,7 +197,7 @@ class HttpParser:
         self._has_progressed = True
         self.body_size += len(piece)
         try:
-            self._receiver.count_body(len(piece))
+            self._connection.count_body(len(piece))
         except Exception as error:
             self._fail(error)
         if not self._body:
@@ -247,7 +210,7 @@ class HttpParser:
 
     def on_message_complete(self) -> None:
         self._has_progressed = True
-        if self.head is None:
+        if self.head is None or self._begun is None:
             return
         body = self._body if isinstance(self._body, bytes) else self._body.getvalue()  # without a copy
         self._done.append((self._begun, self.head, body))

@@ -84,19 +84,17 @@ class ResponseTails:
     """Cached last lines of a response head, renewed once per second: the date, and keep-alive or close."""
 
     def __init__(self, idle_seconds: float, clock: Callable[[], float] = time.time) -> None:
-        self._clock = clock
-        self._second = -1
+        self.clock = clock
+        self.second = -1
+        """The second for which the lines are cached."""
         self._keep_alive_lines = f"connection: keep-alive\r\nkeep-alive: timeout={int(idle_seconds)}\r\n\r\n"
-        self._keep = self._close = b""
+        self.keep_alive = self.close = b""
 
-    def tail(self, is_last: bool) -> bytes:
-        now = int(self._clock())
-        if now != self._second:
-            self._second = now
-            line = f"date: {http_date(now)}\r\n{NOSNIFF}"
-            self._keep = (line + self._keep_alive_lines).encode()
-            self._close = f"{line}connection: close\r\n\r\n".encode()
-        return self._close if is_last else self._keep
+    def renew(self, now: int) -> None:
+        self.second = now
+        line = f"date: {http_date(now)}\r\n{NOSNIFF}"
+        self.keep_alive = (line + self._keep_alive_lines).encode()
+        self.close = f"{line}connection: close\r\n\r\n".encode()
 
 
 def http_date(seconds: int) -> str:
@@ -106,8 +104,12 @@ def http_date(seconds: int) -> str:
     return f"{day} {at.tm_hour:02}:{at.tm_min:02}:{at.tm_sec:02} GMT"
 
 
-def encode(response: Response, tail: bytes, *, is_head: bool, is_old: bool) -> bytes:
+def encode(response: Response, tails: ResponseTails, is_last: bool, *, is_head: bool, is_old: bool) -> bytes:
     """Encode a response, except its stream. Raise ``ValueError`` if a header is not valid."""
+    now = int(tails.clock())
+    if now != tails.second:
+        tails.renew(now)
+    tail = tails.close if is_last else tails.keep_alive
     opening = _opening(response.status, response.headers)
     if response.stream is not None:
         return opening + (tail if is_old else CHUNKED + tail)
@@ -216,7 +218,7 @@ def refuse_content_coding(head: RequestHead) -> CompressedBody | None:
     coding = head.headers.get("content-encoding", "")
     if head.length == 0 or coding.lower() in ("", "identity"):
         return None
-    return CompressedBody(f"bodies are read as they come, so unpack it first; not {coding!r}", field="content-encoding")
+    return CompressedBody(f"the body must not be compressed; it has {coding!r}", field="content-encoding")
 
 
 def too_large(route: HttpRoute) -> TooLarge:

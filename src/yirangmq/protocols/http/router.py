@@ -209,9 +209,9 @@ def decoded(part: str) -> str:
     try:
         text = unquote_to_bytes(part).decode()
     except UnicodeDecodeError:
-        raise BadInput("what is percent-encoded must be UTF-8", field="path") from None
+        raise BadInput("percent-encoded text must be UTF-8", field="path") from None
     if "\0" in text:
-        raise BadInput("must not hold a NUL", field="path")
+        raise BadInput("must not contain a NUL", field="path")
     return text
 
 

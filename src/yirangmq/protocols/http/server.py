@@ -24,7 +24,8 @@ from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Transaction
 from yirangmq.observe.logs import log
 from yirangmq.protocols.http.auth import OriginPolicy
-from yirangmq.protocols.http.connection import HttpConnection, HttpContext
+from yirangmq.protocols.http.connection import HttpConnection
+from yirangmq.protocols.http.context import HttpContext
 from yirangmq.protocols.http.limits import HttpLimits
 from yirangmq.protocols.http.responses import ResponseTails, encode, plain
 from yirangmq.protocols.http.types import Request, Routes
@@ -45,17 +46,6 @@ BUFFER = 64 * 1024
 SMALL_WRITE = 64 * 1024
 """Size in bytes up to which pieces are joined for one write; copying more costs more than a second write."""
 HANGUP_EVENTS = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-
-
-class CommitHooks(Protocol):
-    """The group commit whose requests are answered here (``broker.group_commit``)."""
-
-    @property
-    def is_answering(self) -> bool:
-        """True while the committer delivers answers; the hooks of ``after_commit`` run in the same loop iteration."""
-
-    @property
-    def after_commit(self) -> list[Callable[[], None]]: ...
 
 
 class HttpSocketServer:
@@ -80,22 +70,21 @@ class HttpSocketServer:
         """Requests of connections that are closed."""
         self.closed_for: dict[str, int] = {}
         """Refused or disconnected clients since the start, by reason."""
-        self._is_flush_scheduled = False
-        self._commits: CommitHooks | None = None
+        self.is_flush_scheduled = False
+        self.commits: GroupCommitter | None = None
 
-    def flush_after(self, commits: "CommitHooks") -> None:
+    def flush_after(self, commits: GroupCommitter) -> None:
         """Register ``flush`` as a hook after each commit, so that all answers of a commit are sent by one flush."""
-        self._commits = commits
+        self.commits = commits
         commits.after_commit.append(self.flush)
 
-    def schedule_flush(self, socket: "HttpSocket") -> None:
-        self.dirty.add(socket)
-        if not self._is_flush_scheduled and (self._commits is None or not self._commits.is_answering):
-            self._is_flush_scheduled = True
-            asyncio.get_running_loop().call_soon(self._run_scheduled_flush)
+    def schedule_flush(self) -> None:
+        """Flush at the end of this loop iteration."""
+        self.is_flush_scheduled = True
+        asyncio.get_running_loop().call_soon(self._run_scheduled_flush)
 
     def _run_scheduled_flush(self) -> None:
-        self._is_flush_scheduled = False
+        self.is_flush_scheduled = False
         self.flush()
 
     def flush(self) -> None:
@@ -121,8 +110,8 @@ class HttpSocketServer:
             socket.stop()
         self.flush()
 
-    def refuse_all(self) -> None:
-        """Refuse all unanswered requests: the drain is over."""
+    def send_goodbye(self) -> None:
+        """Refuse all unanswered requests, and close the connections."""
         for socket in list(self.connections):
             socket.http.refuse_all()
         self.flush()
@@ -149,20 +138,8 @@ class HttpSocket(asyncio.BufferedProtocol):
     """HTTP connection on asyncio: reads and writes between one socket and its sans-IO connection."""
 
     __slots__ = (
-        "_is_lingering",
-        "_is_local",
-        "_is_reading",
-        "_loop",
-        "_out",
-        "_out_size",
-        "_peer",
-        "_progress_at",
-        "_server",
-        "_since",
-        "_transport",
-        "_unsent",
-        "_written",
-        "http",
+        "_is_lingering", "_is_local", "_is_reading", "_loop", "_out", "_out_size", "_peer", "_progress_at", "_server",
+        "_since", "_transport", "_unsent", "_written", "http",
     )  # fmt: skip
 
     http: HttpConnection
@@ -206,7 +183,7 @@ class HttpSocket(asyncio.BufferedProtocol):
         no = no._replace(headers=(*no.headers, ("retry-after", "1")))
         self.http.release()
         assert self._transport is not None
-        self._transport.write(encode(no, self._server.context.tails.tail(is_last=True), is_head=False, is_old=False))
+        self._transport.write(encode(no, self._server.context.tails, is_last=True, is_head=False, is_old=False))
         self._transport.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -215,8 +192,7 @@ class HttpSocket(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_lingering:
             return
-        self.http.receive(self._server.buffer[:nbytes], self._loop.time())
-        if self.http.is_full:
+        if self.http.receive(self._server.buffer[:nbytes], self._loop.time()):
             self._update_reading()
 
     def eof_received(self) -> bool:
@@ -248,7 +224,10 @@ class HttpSocket(asyncio.BufferedProtocol):
     def send(self, data: bytes) -> bool:
         out = self._out
         if not out:
-            self._server.schedule_flush(self)
+            server = self._server
+            server.dirty.add(self)
+            if not server.is_flush_scheduled and (server.commits is None or not server.commits.is_answering):
+                server.schedule_flush()
         out.append(data)
         self._out_size += len(data)
         if self._out_size > self._server.limits.client_memory:
@@ -300,7 +279,7 @@ class HttpSocket(asyncio.BufferedProtocol):
                 transport.writelines(pieces)
             if transport.get_write_buffer_size() > self._server.limits.client_memory:
                 self._drop_slow_client()
-            else:
+            elif self.http.responses.pending:
                 self.http.drained()
         if not self._is_reading:
             self._update_reading()
@@ -390,10 +369,7 @@ Work = Callable[[Transaction, str, Sequence[Any]], Sequence[Any]]
 
 
 class CoalescableRequest(Protocol):
-    """A request about one queue that can be coalesced."""
-
-    @property
-    def queue(self) -> str: ...
+    """A request that can be coalesced."""
 
     @property
     def request(self) -> Request: ...
@@ -406,32 +382,51 @@ Reply = Callable[[Any, Any], None]
 
 
 class CoalescedBatch:
-    """Batch of coalesced requests: one job of the group committer (``broker.commit_jobs.Task``)."""
+    """Batch of coalesced requests: one job of the group committer (``broker.commit_jobs.CommitJob``)."""
 
-    __slots__ = ("_coalescer", "_perform", "calls", "error", "items", "number", "queue", "reply", "requests", "value")
+    __slots__ = ("_coalescer", "_perform", "_reply", "calls", "error", "items", "number", "queue", "requests", "value")
 
     def __init__(self, coalescer: "RequestCoalescer", number: int, queue: str, perform: Work, reply: Reply) -> None:
         self._coalescer = coalescer
         self._perform = perform
-        self.number = number
         self.queue = queue
-        self.reply = reply
+        self._reply = reply
+        self.number = number
         self.calls: list[CoalescableRequest] = []
         self.items: list[Any] = []
         self.value: Any = None
         self.error: QueueError | None = None
         self.requests = 1
 
-    def empty_copy(self) -> "CoalescedBatch":
-        """Return an empty batch of the same kind and queue."""
-        return CoalescedBatch(self._coalescer, self.number, self.queue, self._perform, self.reply)
-
     def work(self, transaction: Transaction) -> Sequence[Any]:
         self.requests = len(self.items)
         return self._perform(transaction, self.queue, self.items)
 
-    def done(self, value: Any, error: QueueError | None) -> None:
-        self._coalescer.answer(self, value, error)
+    def done(self, found: Any, error: QueueError | None) -> None:
+        """Answer every request of the batch, or enlist each one again in a separate job if the batch failed."""
+        if error is not None and len(self.calls) > 1:
+            self._retry_singly()
+            return
+        if error is not None or len(found) != len(self.calls):
+            found = [error or QueueError("internal error: a request has no answer")] * len(self.calls)
+        for call, answer in zip(self.calls, found, strict=True):
+            try:
+                if isinstance(answer, QueueError):
+                    call.refuse(answer)
+                else:
+                    self._reply(call, answer)
+            except Exception:
+                log.exception("http_response_failed")
+                with suppress(Exception):  # the connection may be unusable; the other requests still get answers
+                    call.refuse(QueueError("internal error"))
+
+    def _retry_singly(self) -> None:
+        """Enlist each request in a separate job, because the failure may be caused by one of them."""
+        for call, item in zip(self.calls, self.items, strict=True):
+            single = CoalescedBatch(self._coalescer, self.number, self.queue, self._perform, self._reply)
+            single.calls.append(call)
+            single.items.append(item)
+            self._coalescer.committer.enlist(single)
 
 
 class RequestCoalescer:
@@ -442,22 +437,22 @@ class RequestCoalescer:
 
     def __init__(self, committer: GroupCommitter) -> None:
         committer.on_taken.append(self._close)
-        self._committer = committer
+        self.committer = committer
         self._numbers = count(1)
         self._open: dict[tuple[Work, str], CoalescedBatch] = {}
         self._latest_batch: dict[str, int] = {}
         """By peer: the number of its latest batch in this loop iteration."""
 
-    def call(self, call: CoalescableRequest, item: Any, work: Work, reply: Reply) -> None:
-        """Add a request to a batch of the next commit; ``reply`` is called with its answer.
+    def call(self, call: CoalescableRequest, queue: str, item: Any, work: Work, reply: Reply) -> None:
+        """Add a request about a queue to a batch of the next commit; ``reply`` is called with its answer.
 
         ``work`` must be the same object for all requests of a kind, because batches are found by it."""
-        key = work, call.queue
+        key = work, queue
         peer = call.request.peer
         batch = self._open.get(key)
         if batch is None or batch.number < self._latest_batch.get(peer, 0) or len(batch.items) >= MAX_BATCH_REQUESTS:
-            batch = self._open[key] = CoalescedBatch(self, next(self._numbers), call.queue, work, reply)
-            self._committer.enlist(batch)
+            batch = self._open[key] = CoalescedBatch(self, next(self._numbers), queue, work, reply)
+            self.committer.enlist(batch)
         batch.calls.append(call)
         batch.items.append(item)
         self._latest_batch[peer] = batch.number
@@ -472,29 +467,3 @@ class RequestCoalescer:
         if self._open:
             self._open.clear()
             self._latest_batch.clear()
-
-    def answer(self, batch: CoalescedBatch, found: Sequence[Any], error: QueueError | None) -> None:
-        """Answer every request of the batch, or enlist each one again in a separate job if the batch failed."""
-        if error is not None and len(batch.calls) > 1:
-            self._retry_singly(batch)
-            return
-        if error is not None or len(found) != len(batch.calls):
-            found = [error or QueueError("internal error: a request has no answer")] * len(batch.calls)
-        for call, answer in zip(batch.calls, found, strict=True):
-            try:
-                if isinstance(answer, QueueError):
-                    call.refuse(answer)
-                else:
-                    batch.reply(call, answer)
-            except Exception:
-                log.exception("http_response_failed")
-                with suppress(Exception):  # the connection may be unusable; the other requests still get answers
-                    call.refuse(QueueError("internal error"))
-
-    def _retry_singly(self, batch: CoalescedBatch) -> None:
-        """Enlist each request in a separate job, because the failure may be caused by one of them."""
-        for call, item in zip(batch.calls, batch.items, strict=True):
-            single = batch.empty_copy()
-            single.calls.append(call)
-            single.items.append(item)
-            self._committer.enlist(single)

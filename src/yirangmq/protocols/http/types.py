@@ -54,7 +54,7 @@ new_head = cast("Callable[[tuple[Any, ...]], RequestHead]", partial(tuple.__new_
 def check_head(method: str, target: str, version: str, headers: dict[str, str], keep_alive: bool) -> RequestHead:
     """Check and build the head of a request; raise ``RequestRefused`` if it cannot be served."""
     if version not in ("1.1", "1.0"):
-        raise RequestRefused(505, f"HTTP/{version} is not spoken here; use HTTP/1.1")
+        raise RequestRefused(505, f"HTTP/{version} is not supported; use HTTP/1.1")
     if method not in METHODS:
         raise RequestRefused(501, f"the method {method} is not known here")
     is_old = version == "1.0"
@@ -68,7 +68,7 @@ def check_head(method: str, target: str, version: str, headers: dict[str, str], 
     expects_continue = False
     if "expect" in headers:
         if headers["expect"].lower() != "100-continue":
-            raise RequestRefused(417, "the only thing to expect here is 100-continue")
+            raise RequestRefused(417, "the only supported expectation is 100-continue")
         expects_continue = not is_old and length != 0
     return RequestHead(method, path, query, headers, length, is_old, keep_alive, expects_continue)
 
@@ -78,7 +78,7 @@ def split_target(method: str, target: str) -> tuple[str, str]:
 
     The parser has checked that the target is visible ASCII."""
     if "#" in target:
-        raise RequestRefused(400, "a fragment stays with the client: the request target must not hold a #")
+        raise RequestRefused(400, "the request target must not contain a #")
     if target[:1] != "/":
         if target == "*" and method == "OPTIONS":
             return "*", ""
@@ -100,10 +100,10 @@ def _length(headers: Mapping[str, str], is_old: bool) -> int | None:
     if coding is not None:
         if content_length is not None or is_old:
             raise RequestRefused(
-                400, "Transfer-Encoding beside Content-Length or in HTTP/1.0: where does the body end?"
+                400, "Transfer-Encoding together with Content-Length or in HTTP/1.0: the end of the body is ambiguous"
             )
         if coding.lower() != "chunked":
-            raise RequestRefused(501, "the only transfer coding known here is chunked")
+            raise RequestRefused(501, "the only supported transfer coding is chunked")
         return None
     if content_length is None:
         return 0
@@ -165,11 +165,15 @@ class Response(NamedTuple):
     stream: BodyStream | None = None
 
 
+new_response = cast("Callable[[tuple[Any, ...]], Response]", partial(tuple.__new__, Response))
+
+
 class Exchange(Protocol):
     """Answering side of one request."""
 
-    is_disconnected: bool
-    """True after the client has disconnected."""
+    @property
+    def is_disconnected(self) -> bool:
+        """True after the client has disconnected."""
 
     def answer(self, response: Response) -> None:
         """Send the response; call it exactly once. It is discarded if the client has disconnected."""

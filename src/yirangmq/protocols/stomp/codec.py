@@ -124,7 +124,7 @@ def _whole(headers: Mapping[str, str], name: str, most: int) -> int:
 def _refuse_schedules(headers: Mapping[str, str]) -> None:
     for name in SCHEDULES:
         if name in headers:
-            raise BadInput("is not known here: give the queue a schedule in its policy", field=name)
+            raise BadInput("is not supported: set a schedule in the policy of the queue", field=name)
 
 
 def record(topic: str, headers: Mapping[str, str], body: bytes) -> NewRecord:
@@ -132,7 +132,7 @@ def record(topic: str, headers: Mapping[str, str], body: bytes) -> NewRecord:
 
     A record has no priority and no expiry, so those headers are stored unchanged."""
     if DELAY in headers:
-        raise BadInput("is for queues: a record of a topic is there at once", field=DELAY)
+        raise BadInput("applies to queues only: records of topics have no delay", field=DELAY)
     _refuse_schedules(headers)
     kept = {name: value for name, value in headers.items() if name == "expires" or name not in CONTROL_HEADERS}
     return NewRecord(topic, body, kept.get(GROUP), kept)
@@ -330,7 +330,7 @@ def parse(text: str | None) -> Destination:
 def checked(name: str) -> str:
     """Check and return the name of a queue or topic."""
     if "," in name:
-        raise BadInput("names several: send a frame to each", field=FIELD)
+        raise BadInput("has several destinations: send a frame to each", field=FIELD)
     return validation.check_queue(name, FIELD)
 
 
@@ -347,7 +347,7 @@ def topic_filter(name: str) -> Filter:
         return make_filter([checked(name)])
     head, levels, rest = name.partition(">")
     if rest:
-        raise BadInput(f"{name[:60]!r}: '>' stands at the end", field=FIELD)
+        raise BadInput(f"{name[:60]!r}: '>' is allowed only at the end", field=FIELD)
     pattern = head.replace("*", "+")
     if not levels:
         return make_filter([pattern])

@@ -171,9 +171,9 @@ Headers = dict[str, str]
 CONNECT_COMMANDS = ("CONNECT", "STOMP")
 MOST_SUBSCRIPTIONS = 64
 REFUSED_HEADERS = {
-    "selector": "is not known here: give what is wanted apart a queue of its own",
+    "selector": "is not supported: use a queue of its own for messages that are consumed separately",
     "activemq.exclusive": "is not known here: JMSXGroupID keeps messages of a group in order",
-    "activemq.retroactive": "is not known here: a durable subscription hears what it missed",
+    "activemq.retroactive": "is not supported: a durable subscription gets the records that it missed",
     "activemq.noLocal": "is not known here: subscribe to what others send to",
     "no-local": "is not known here: subscribe to what others send to",
 }
@@ -284,7 +284,7 @@ def subscribe(session: "StompSession", headers: Headers, body: bytes) -> None:
     destination = codec.parse(headers.get("destination"))
     id = headers.get("id")
     if id is None and session.version != V10:
-        raise BadInput("is missing: a SUBSCRIBE names itself", field="id")
+        raise BadInput("is missing: SUBSCRIBE needs an id", field="id")
     name = headers["destination"] if id is None else id
     if name in session.queue_leases.subscriptions or name in session.topic_subscriptions:
         raise BadInput(f"{name[:60]!r} is subscribed already", field="id")
@@ -343,7 +343,7 @@ def _durable(session: "StompSession", headers: Headers) -> str:
     if not given:
         return ""
     if not session.client:
-        raise BadInput("is missing: CONNECT with the one that a durable subscription belongs to", field="client-id")
+        raise BadInput("is missing: a durable subscription needs it in CONNECT", field="client-id")
     return validation.check_consumer(f"{session.client}:{given}", DURABLE_NAMES[0])
 
 
@@ -364,7 +364,7 @@ def _prefetch(headers: Headers) -> int:
 def unsubscribe(session: "StompSession", headers: Headers, body: bytes) -> None:
     name = headers.get("id", headers.get("destination") if session.version == V10 else None)
     if name is None:
-        raise BadInput("is missing: the one that SUBSCRIBE had", field="id")
+        raise BadInput("is missing: use the id of the SUBSCRIBE", field="id")
     subscription = session.topic_subscriptions.pop(name, None)
     if subscription is not None:
         subscription.close()
@@ -392,7 +392,7 @@ def _settle(session: "StompSession", headers: Headers, cause: Cause | None) -> N
     header = "id" if session.version == V12 else "message-id"
     id = headers.get(header)
     if id is None:
-        raise BadInput("is missing: what MESSAGE has as " + ("ack" if header == "id" else header), field=header)
+        raise BadInput("is missing: use the value of MESSAGE in " + ("ack" if header == "id" else header), field=header)
     receipt, transaction = headers.get("receipt"), headers.get("transaction")
     if transaction is not None:
         session.transactions.find(transaction)
@@ -402,7 +402,9 @@ def _settle(session: "StompSession", headers: Headers, cause: Cause | None) -> N
             return
     taken = session.queue_leases.taken(id, headers.get("subscription") if session.version != V12 else None)
     if taken is None:
-        raise NotFound(f"{id[:60]!r} is not held: it was settled before, or never sent here", field=header)
+        raise NotFound(
+            f"{id[:60]!r} is not leased by this connection: it was settled before, or never sent to it", field=header
+        )
     session.settled["ack" if cause is None else "nack"] += len(taken.leases)
     if transaction is None:
         session.batch.settle([*taken.leases.values()], cause, receipt)

@@ -145,7 +145,7 @@ class StompSession:
             act = commands.HANDLERS.get(command)
             if act is None:
                 known = ", ".join(commands.HANDLERS)
-                raise BadInput(f"{command!r} is no frame of a client; known: {known}", field="command")
+                raise BadInput(f"{command!r} is not a frame of a client; known: {known}", field="command")
             if not self.is_authenticated and (self.was_delayed or command not in commands.CONNECT_COMMANDS):
                 raise NotAllowed("the first frame must be CONNECT or STOMP", field="command")
             if body and command != "SEND":
@@ -194,7 +194,7 @@ class StompSession:
     def _on_silence(self, silent_ms: int) -> bool:
         if self.is_full:  # the server has paused reading from this client
             return False
-        self.fail(Unavailable(f"nothing was heard for {silent_ms} ms, against what heart-beat says"))
+        self.fail(Unavailable(f"no data was received for {silent_ms} ms, longer than the agreed heart-beat"))
         return True
 
     def new_id(self) -> str:

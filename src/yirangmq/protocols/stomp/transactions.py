@@ -203,7 +203,7 @@ class Transactions:
 
     def begin(self, name: str) -> None:
         if name in self._open:
-            raise BadInput(f"{name[:60]!r} is begun already", field="transaction")
+            raise BadInput(f"{name[:60]!r} exists already", field="transaction")
         if len(self._open) >= MAX_OPEN_TRANSACTIONS:
             raise BadInput(f"{MAX_OPEN_TRANSACTIONS} are open already; commit or abort one", field="transaction")
         self._open[name] = OpenTransaction()
@@ -246,4 +246,4 @@ class Transactions:
 
 def _check(found: OpenTransaction) -> None:
     if found.records and found.bundle.size:
-        raise BadInput("is of queues or of topics, not of both", field="transaction")
+        raise BadInput("is for queues or for topics, not for both", field="transaction")

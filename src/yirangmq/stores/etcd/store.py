@@ -34,7 +34,7 @@ from yirangmq.core.errors import (
     WrongState,
 )
 from yirangmq.core.policy import RETRY_AFTER
-from yirangmq.core.ports import Finding
+from yirangmq.core.ports import CheckProgress, Finding, no_progress
 from yirangmq.stores.etcd.state import EtcdState, EtcdTransaction, RecordingUndoLog, encode_changes, read_state
 
 Answer = TypeVar("Answer")
@@ -99,7 +99,7 @@ class EtcdStore:
         self._run_on_loop(self._check_readable())
         if self.address.name == DEFAULT_NAME and (queues := self._run_on_loop(self._dispatched())):
             text = f"queues of this etcd are dispatched by nodes of `yirangmq cluster serve`: {', '.join(queues[:5])}"
-            raise WrongState(f"{text}; let them run empty, delete their keys under /q/, or add ?name=…", field="store")
+            raise WrongState(f"{text}; consume them, delete their keys under /q/, or add ?name=…", field="store")
 
     async def _check_readable(self) -> None:
         async with Etcd(self.address) as etcd:
@@ -205,7 +205,7 @@ class EtcdStore:
         if self._running is not None and self._running.done():
             self._running.result()
         if not came:
-            raise Unavailable(f"the store could not be had within {seconds:g} s: {self.refusal()}")
+            raise Unavailable(f"the store was not available within {seconds:g} s: {self.refusal()}")
 
     # -- core.ports.Store ---------------------------------------------------------------------------------------------
 
@@ -221,7 +221,7 @@ class EtcdStore:
             try:
                 yield EtcdTransaction(state, edit)
                 if edit.has_changed and not write:
-                    raise StoreError("a transaction for reading has changed something")
+                    raise StoreError("a read-only transaction has changed the store")
                 self._commit(term, state, edit)
             except BaseException:
                 edit.undo()
@@ -254,7 +254,7 @@ class EtcdStore:
             self._condition.wait_for(lambda: self._version != self._seen, timeout)
             self._seen = self._version
 
-    def check(self, *, repair: bool) -> Iterator[Finding]:
+    def check(self, *, repair: bool, progress: CheckProgress = no_progress) -> Iterator[Finding]:
         """Recount the counters. Values that cannot be parsed were refused when this process became leader."""
         findings: list[Finding] = []
         with self.transaction(write=repair) as work:
@@ -281,9 +281,9 @@ class EtcdStore:
         if self.quota.estimated_fullness >= NEARLY_FULL:
             text = (
                 f"etcd is at {self.quota.estimated_fullness:.0%} of its quota, "
-                f"messages are taken below {NEARLY_FULL:.0%}"
+                f"messages are accepted below {NEARLY_FULL:.0%}"
             )
-            return QuotaExceeded(f"{text}; consuming goes on, try again in {RETRY_AFTER:g} s")
+            return QuotaExceeded(f"{text}; consuming continues, try again in {RETRY_AFTER:g} s")
         return None
 
     def close(self) -> None:
@@ -317,7 +317,7 @@ def open_etcd(url: str, environment: Mapping[str, str] = os.environ) -> EtcdStor
     leader = find_current_leader(address)
     if leader is not None and leader.forward:
         where = f" at {', '.join(leader.addresses)}" if leader.addresses else ""
-        raise Unavailable(f"this store is served by node {leader.node}{where}: ask there")
+        raise Unavailable(f"this store is served by node {leader.node}{where}: use that node")
     store = EtcdStore(address, Leader(node=f"process-{os.getpid()}"))
     try:
         store.join_election()

@@ -213,8 +213,8 @@ def _is_new(message: Message) -> bool:
 
 # -- messages of all queues --------------------------------------------------------------------------------------------
 
-STUCK = ("stuck", "is held, and nobody of its group is before it")
-OUT_OF_ORDER = ("out of turn", "is not held, and others of its group come first")
+STUCK = ("stuck", "is held, and no message of its group is before it")
+OUT_OF_ORDER = ("out of turn", "is not held, and other messages of its group are before it")
 
 
 class StoreCheck:
@@ -222,8 +222,11 @@ class StoreCheck:
 
     ``index_builder`` is the correct index after every repair has run."""
 
-    def __init__(self, store_root: StoreRoot) -> None:
+    def __init__(self, store_root: StoreRoot, progress: Callable[[int], None] = lambda done: None) -> None:
+        """``progress`` gets the number of files that were checked, after each folder."""
         self._root = store_root.root
+        self._progress = progress
+        self._checked_files = 0
         self._policies = Policies(store_root.root)
         self.batch = FileBatch(store_root)
         self.index_builder = IndexBuilder()
@@ -285,7 +288,7 @@ class StoreCheck:
             if contents and not is_blank(path):
                 yield self._problem_builder.unlinked("temp", f"{SPARES}/{name}", "a spare file that is not blank")
         for path in stray_files(folder):
-            yield self._problem_builder.rejected("stray", path, "lies where no message can be")
+            yield self._problem_builder.rejected("stray", path, "is not in a folder of messages")
         for top, below, names in walk(folder):
             if not names:
                 self.empty_folders.append(f"{folder}/{top}/{below}")
@@ -301,6 +304,8 @@ class StoreCheck:
                     yield from self._check_row(row, top, f"{top}/{below}", contents)
                 else:
                     self._add_row(row, top)
+            self._checked_files += len(names)
+            self._progress(self._checked_files)
         yield from self._check_groups()
         yield from self._check_temps(folder)
         metadata_check = MetadataCheck(folder, self.index_builder, self._problem_builder, self._row_of)

@@ -92,7 +92,7 @@ def _from_parts(parts: dict[str, bytes], message: Message) -> Envelope:
     if not isinstance(own, dict) or own.get("format") != FORMAT or not isinstance(own.get("publishedAt"), int):
         raise UnreadableContent(f"its member {STORE_MEMBER!r} is not ours")
     if loads(parts.get("messageId", b"null")) != message.id:
-        raise UnreadableContent(f"it holds another message than {message.id!r}")
+        raise UnreadableContent(f"it contains another message than {message.id!r}")
     header = own.get("header") or _header(parts)
     key = own["deduplicationKey"] if "deduplicationKey" in own else _plain_key(parts)
     payload, is_json = _payload(parts, own)
@@ -170,7 +170,7 @@ def read_dropped(text: bytes, queue: str, fallback_id: str, written_at: int) -> 
     own = loads(parts.pop(STORE_MEMBER))
     if isinstance(own, dict) and "header" in own:
         raise BadInput(
-            f"an envelope with a member of its own called {STORE_MEMBER!r} cannot be put back by hand",
+            f"an envelope that has the member {STORE_MEMBER!r} itself cannot be moved back by hand",
             field=STORE_MEMBER,
         )
     text = b"{%s}" % b",".join(b"%s:%s" % (dumps(name), raw) for name, raw in parts.items())

@@ -240,7 +240,7 @@ def _lasting(row: FileRow) -> str:
 def _letter(reason: str) -> str:
     letter = LETTER_OF.get(reason)
     if letter is None:
-        raise StoreError(f"the files store has no letter for the reason {reason!r}")
+        raise StoreError(f"the files store has no code for the reason {reason!r}")
     return letter
 
 

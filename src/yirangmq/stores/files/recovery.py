@@ -7,6 +7,8 @@ be written.
 
 ``stores.files.fsck`` finds the problems, ``stores.files.repair`` has the repair of each."""
 
+from collections.abc import Callable
+
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Finding
 from yirangmq.stores.files.fsck import StoreCheck
@@ -49,10 +51,12 @@ class FilesRecovery:
             store_check, max(store_check.reserved, store_check.index_builder.last), store_check.reserved
         )
 
-    def check(self, *, trusted: bool, repair: bool) -> list[Finding]:
+    def check(
+        self, *, trusted: bool, repair: bool, progress: Callable[[int], None] = lambda done: None
+    ) -> list[Finding]:
         """Return all problems, including those in contents. ``trusted``: the index is marked as valid, so it is
         compared with the names if there are no other problems."""
-        store_check = StoreCheck(self._store_root)
+        store_check = StoreCheck(self._store_root, progress)
         findings: list[Finding] = []
         if repair:
             self._index.begin()
@@ -113,10 +117,12 @@ class FilesRecovery:
                 if _without_window(store_check.index_builder.record(seq)) != _without_window(known.get(seq))
             ]
             if wrong:
-                findings.append(Finding("index", f"messages {wrong[0]} …", f"{len(wrong)} are not where it says"))
+                findings.append(
+                    Finding("index", f"messages {wrong[0]} …", f"{len(wrong)} are not at their recorded paths")
+                )
         for (number, group), members in store_check.index_builder.groups.items():
             if not self._index.has_group_list(store_check.index_builder.queue_of(number), group, members):
-                text = f"{len(members) // 2} are not chained as they stand"
+                text = f"{len(members) // 2} are not linked in the order of their files"
                 findings.append(Finding("index", f"the group of message {members[1]}", text))
         return findings
 

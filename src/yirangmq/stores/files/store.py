@@ -27,7 +27,9 @@ from time import monotonic
 
 from yirangmq.core.backoff import Backoff
 from yirangmq.core.errors import StoreBusy, StoreError, StoreFull
-from yirangmq.core.ports import Finding
+from yirangmq.core.message import Counts
+from yirangmq.core.ports import CheckProgress, Finding, no_progress
+from yirangmq.core.states import STORED_STATES
 from yirangmq.fsio.disk import Disk, isdir, read_bytes
 from yirangmq.fsio.errors import os_errors_translated
 from yirangmq.fsio.lock import lock_within, unlock
@@ -258,7 +260,7 @@ class FilesStore:
             yield work
             if not work.pending.is_empty or work.last != self._index.last:
                 if not write:
-                    raise StoreError("a transaction for reading has changed something")
+                    raise StoreError("a read-only transaction has changed the store")
                 self._commit(work, view)
             if view.is_index_stale or self._needs_cleanup:
                 self._invalidate_index()
@@ -307,7 +309,10 @@ class FilesStore:
         if self._reserve.refresh():
             self._reserve.make()
         if self._reserve.is_short:
-            raise StoreFull(f"no space left for {self._root} beside its reserve; free some, or consume: that goes on")
+            raise StoreFull(
+                f"no space left for {self._root} beside its reserve; free some space, or consume messages, which "
+                "still works"
+            )
 
     def relieve(self) -> bool:
         """Free disk space after a transaction failed with a full disk. Return True if the caller should retry.
@@ -352,7 +357,7 @@ class FilesStore:
         if self._index.latest_generation() == generation:
             batch.undo(skip_errors=monotonic() > until)
             if not batch.is_undone:
-                raise OSError(errno.EIO, "a refused batch cannot be taken back yet")
+                raise OSError(errno.EIO, "a refused batch cannot be undone yet")
         self._failed_undo = None
 
     @contextmanager
@@ -406,11 +411,18 @@ class FilesStore:
 
     # -- check and statistics -------------------------------------------------------------------------------------
 
-    def check(self, *, repair: bool) -> Iterator[Finding]:
+    def check(self, *, repair: bool, progress: CheckProgress = no_progress) -> Iterator[Finding]:
         if self._closed:
             raise StoreError("the store is closed")
         with os_errors_translated(self._path), self._locked(shared=False):
-            findings = self._recovery().check(trusted=self._index.load(), repair=repair)
+            is_trusted = self._index.load()
+            totals = self._index.totals() if is_trusted else Counts()
+            expected = sum(getattr(totals, state.value) for state in STORED_STATES)
+
+            def report(done: int) -> None:
+                progress("", done, expected if done <= expected else 0)
+
+            findings = self._recovery().check(trusted=is_trusted, repair=repair, progress=report)
         yield from findings
 
     def used_bytes(self) -> int:

@@ -308,7 +308,7 @@ class FilesTransaction:
         for before, after, failure in changes:
             row = rows.get(before.seq)
             if row is None or row.message != before:
-                raise StoreError(f"message {before.id} is not as the change says it was")
+                raise StoreError(f"message {before.id} differs from the expected state of the change")
             stored = self.pending.before.get(before.seq, row)
             which = row.failure
             if failure is not None:
@@ -323,7 +323,7 @@ class FilesTransaction:
         for message, envelope in zip(messages, envelopes, strict=True):
             row = rows.get(message.seq)
             if row is None or row.message != message:
-                raise StoreError(f"message {message.id} is not as the change says it was")
+                raise StoreError(f"message {message.id} differs from the expected state of the change")
             after = message._replace(size=envelope.size)
             rows[message.seq] = row._replace(message=after, sized=True)
             self.pending.put(row, rows[message.seq])

@@ -73,14 +73,14 @@ class JournalFiles:
         self._next = plan.begin
         if known is not None and known.file and not plan.lost:
             self._file, self._size = known.file, known.size
-        return found + [Finding("lost", file, "the store vouches for more than is there") for file in plan.lost]
+        return found + [Finding("lost", file, "it is shorter than the position in the store") for file in plan.lost]
 
     def _cut(self, cut: Truncation) -> Finding:
         path = self.root / cut.file
         size = path.stat().st_size - cut.size
         self._disk.truncate(str(path), cut.size)
         self._disk.fsync_file(str(path))
-        return Finding("unconfirmed", cut.file, f"{size} bytes that no commit followed were cut off", True)
+        return Finding("unconfirmed", cut.file, f"{size} bytes without a commit were truncated", True)
 
     def _cut_torn(self) -> list[Finding]:
         """Truncate incomplete last lines. Without a position in the store, all complete lines are kept."""

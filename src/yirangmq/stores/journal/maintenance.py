@@ -226,7 +226,7 @@ class JournalCheck:
         else:
             record = journal_line.read(line)
             if journal_line.payload_of(record) is None:
-                raise BadInput("carries no payload")
+                raise BadInput("has no payload")
             if head.kind == JournalRecordKind.ACCEPTED:
                 if self._flags.get(head.seq) & ACCEPTED:
                     self._find("twice", name, f"message {head.id} of {head.queue} is there twice")
@@ -264,7 +264,11 @@ class JournalCheck:
         gone = self._deleted_with_queues(set(over)) if self._deleted else set()
         for seq in over:
             if not self._flags.get(seq) & SETTLED_MARK and seq not in gone:
-                self._find("unsettled", str(self._root), f"message number {seq} ended, and no line says how")
+                self._find(
+                    "unsettled",
+                    str(self._root),
+                    f"message number {seq} has ended, and the files have no outcome for it",
+                )
 
     def _deleted_with_queues(self, seqs: set[int]) -> set[int]:
         heads = (head for day in files.day_names(self._root) for head in accepted(self._root, day))

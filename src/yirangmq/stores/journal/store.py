@@ -33,7 +33,17 @@ from yirangmq.core.journal import (
     outcome_of,
 )
 from yirangmq.core.message import Envelope, Message, MessageRun
-from yirangmq.core.ports import AddResult, Change, Clock, Finding, MessageRunOperations, Store, Transaction
+from yirangmq.core.ports import (
+    AddResult,
+    Change,
+    CheckProgress,
+    Clock,
+    Finding,
+    MessageRunOperations,
+    Store,
+    Transaction,
+    no_progress,
+)
 from yirangmq.core.states import STORED_STATES, State
 from yirangmq.format import journal_line
 from yirangmq.format.journal_line import JournalLineHead
@@ -274,8 +284,8 @@ class JournaledStore:
     def wait(self, timeout: float) -> None:
         self._store.wait(timeout)
 
-    def check(self, *, repair: bool) -> Iterator[Finding]:
-        return self._store.check(repair=repair)
+    def check(self, *, repair: bool, progress: CheckProgress = no_progress) -> Iterator[Finding]:
+        return self._store.check(repair=repair, progress=progress)
 
     def durability(self) -> str:
         return self._store.durability()

@@ -65,10 +65,10 @@ def _check_segment(segment: LogSegment) -> tuple[int, list[Finding]]:
             return 0, [Finding(DAMAGED, segment.path, str(error), False)]
         sound = sums.last - segment.first + 1
         if (sums.last, sums.end) != (tail.last, tail.end):
-            text = f"the record {sums.last + 1} does not hold what was written; this segment goes to {tail.last}"
+            text = f"the record {sums.last + 1} is damaged; the segment ends at {tail.last}"
             return sound, [Finding(DAMAGED, segment.path, text, False)]
         if not has_good_index(segment, fd, sums):
-            return sound, [Finding(INDEX, segment.path, "its index cannot be used, and is made anew at need", False)]
+            return sound, [Finding(INDEX, segment.path, "its index cannot be used and is rebuilt when needed", False)]
     return sound, []
 
 
@@ -136,7 +136,7 @@ def repair_segment(
             is_whole = (sums.last, sums.end) == (segment.tail.last, segment.tail.end)
             if is_whole and has_good_index(segment, fd, sums):
                 return None
-        reason = f"the record {sums.last + 1} does not hold what was written"
+        reason = f"the record {sums.last + 1} is damaged"
     except StoreDamaged as error:
         is_whole, state, reason = False, {}, str(error)
     if is_whole:

@@ -221,7 +221,7 @@ class Appender:
                 self._disk.truncate(self.end.file.path, begin)
             self._disk.fdatasync(self.end.file.fd)
         except OSError as error:
-            self._failure_reason = self._failure_reason or f"half a write could not be taken back ({error.strerror})"
+            self._failure_reason = self._failure_reason or f"a partial write could not be undone ({error.strerror})"
 
     def _count(self, pending_appends: list[PendingAppend], batches: list[records.EncodedBatch], at_ns: int) -> None:
         sums = self.end.segment.own_sums

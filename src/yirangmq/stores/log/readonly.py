@@ -106,7 +106,7 @@ class SegmentView:
             else:
                 chain.append(segment)
         if not chain:
-            raise StoreDamaged(f"{self.folder} holds no segment that can be read")
+            raise StoreDamaged(f"{self.folder} contains no readable segment")
         self._check_epoch(chain[-1].head)
         self._chain, self.unreadable = tuple(chain), unreadable
 

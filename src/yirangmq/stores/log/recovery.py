@@ -100,7 +100,9 @@ class LogRecovery:
             name for name in names if first_of(name) is None and not name.startswith((SPARE, *NON_SEGMENT_PREFIXES))
         ]
         if not found and foreign:
-            raise StoreError(f"{folder} holds no log but other files, such as {foreign[0]!r}; choose an empty folder")
+            raise StoreError(
+                f"{folder} contains no log but other files, such as {foreign[0]!r}; choose an empty folder"
+            )
         return found
 
     def _entry(self, first: int, path: str) -> SegmentEntry:
@@ -114,7 +116,7 @@ class LogRecovery:
         finally:
             os.close(fd)
         if head.first != first:
-            raise StoreDamaged(f"{path} holds the segment that begins at {head.first}; it was renamed by somebody")
+            raise StoreDamaged(f"{path} holds the segment that begins at {head.first}; another process renamed it")
         return SegmentEntry(first, path, head)
 
     def _check_epochs(self, entries: list[SegmentEntry], expected: str | None) -> None:
@@ -218,7 +220,7 @@ class LogRecovery:
             state = {
                 name: one._replace(topic_sequence=one.topic_sequence + highest - last) for name, one in state.items()
             }
-        self._loss = f"{reason}; the feed goes on with a new epoch at sequence {first}"
+        self._loss = f"{reason}; the feed continues with a new epoch at sequence {first}"
         self._notes.append(self._loss)
         return self._begin(size, SegmentHeadValues(self._new_epoch(), before, first, self._now_ns()), state)
 
@@ -267,7 +269,7 @@ class LogRecovery:
                 scan.add_sound(sums, fd, os.fstat(fd).st_size, following.first - 1)
                 if sums.last == following.first - 1:
                     return [self._segment_files.seal(LogSegment(entry.path, entry.head, sums=sums), fd)]
-                reason = f"the record {sums.last + 1} does not hold what was written"
+                reason = f"the record {sums.last + 1} is damaged"
             except StoreDamaged as error:
                 reason = str(error)
             finally:

@@ -120,7 +120,7 @@ def _rebuilt(
     segment = segment_files.write_opening(spare, head_values, state)
     sums = segment.sums
     if sums is None:
-        raise StoreDamaged(f"{segment.path} was sealed while it was made")
+        raise StoreDamaged(f"{segment.path} was sealed during its creation")
     for one in row.found:
         data = os.pread(fd, one.head.size, one.offset)
         segment_files.disk.write_at(spare.fd, data, sums.end)

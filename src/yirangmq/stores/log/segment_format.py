@@ -119,12 +119,12 @@ def write_head(head: Head) -> bytes:
 def read_head(data: bytes) -> Head:
     """Parse a segment head. Raises ``StoreDamaged`` if it is not one, ``StoreTooNew`` if its version is later."""
     if len(data) < HEAD_SIZE or data[:8] != SIGN:
-        raise StoreDamaged("it does not begin as a segment does")
+        raise StoreDamaged("it does not begin with the header of a segment")
     _, version, _, crc, *fields = _HEAD.unpack_from(data)
     if crc != _crc(data[:HEAD_SIZE]):
-        raise StoreDamaged("its head does not hold what was written")
+        raise StoreDamaged("its head is damaged")
     if version > VERSION:
-        raise StoreTooNew(f"a segment of version {version}; this yirangmq knows {VERSION}")
+        raise StoreTooNew(f"a segment of version {version}; this yirangmq reads {VERSION}")
     return Head(*fields)
 
 
@@ -181,7 +181,7 @@ def _body(kind: int, data: bytes) -> bytes:
     length, version, found, flags, request, crc = _FRAME.unpack_from(data)
     body = data[FRAME_HEAD : length + FRAME_HEAD - 4]
     if (version, found, flags, request) != (1, kind, 0, 0) or len(body) != length - 4 or crc32(body) != crc:
-        raise StoreDamaged(f"{what} does not hold what was written")
+        raise StoreDamaged(f"{what} is damaged")
     return body
 
 

@@ -132,7 +132,7 @@ class SegmentSet:
         try:
             self._segment_files.rename_into_place(spare, segment)
         except BaseException:
-            self.failure_reason = "a new segment could not be put in its place"
+            self.failure_reason = "a new segment could not be installed"
             raise
         with self._chain_lock:
             self.chain = (*self.chain[:-1], segment) if is_empty else (*self.chain, segment)
@@ -219,7 +219,9 @@ class SegmentSet:
                 repaired = repair_segment(self._segment_files, segment, following, self._now_ns())
                 if repaired is not None:
                     self._replace(segment, repaired)
-                    done.append(f"{segment.path} was damaged; what was sound is kept, the file is in {QUARANTINE}")
+                    done.append(
+                        f"{segment.path} was damaged; its readable records are kept, the file is in {QUARANTINE}"
+                    )
         return done
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from itertools import pairwise
 import apsw
 
 from yirangmq.core.errors import BadInput
-from yirangmq.core.ports import Finding
+from yirangmq.core.ports import CheckProgress, Finding, no_progress
 from yirangmq.core.states import State
 from yirangmq.format.json_codec import loads
 from yirangmq.stores.sqlite.cache import BatchRow, Span
@@ -45,7 +45,7 @@ def littered(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
     for first, last in list(db.execute(_LITTER)):
         if repair:
             db.execute("DELETE FROM content WHERE first = ?", (first,))
-        yield Finding("litter", f"{first}-{last}", "payloads of no message; given up", repair)
+        yield Finding("litter", f"{first}-{last}", "payloads without a message; dropped", repair)
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def _misshapen(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
     for queue, rank, first, last in list(db.execute(_OVERLAPPING)):
         if repair:
             db.execute("DELETE FROM fresh WHERE queue = ? AND rank = ? AND first = ?", (queue, rank, first))
-        yield Finding("torn", f"{first}-{last}", "a run in line that cannot be; lined up anew", repair)
+        yield Finding("torn", f"{first}-{last}", "an impossible range of the ready index; rebuilt", repair)
     end = 0
     for batch in [BatchRow(*row) for row in db.execute(_BATCHES)]:
         if batch.first > end and _is_whole(batch):
@@ -126,7 +126,7 @@ def _strangers(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
     for queue, rank, seq, id in list(db.execute(_STRANGERS)):
         if repair:
             Runs(db).remove_ready(queue, rank, [seq])
-        yield Finding("torn", id, "stands in a run it does not belong to; lined up anew", repair)
+        yield Finding("torn", id, "is in a range of the ready index to which it does not belong; rebuilt", repair)
 
 
 def _gaps(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
@@ -136,14 +136,14 @@ def _gaps(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
         for first, last in _missing(db, run[0], run[1]):
             if repair:
                 runs.cut_fresh(queue, rank, first, last)
-            yield Finding("bodiless", f"{first}-{last}", "stand in line without content; taken out", repair)
+            yield Finding("bodiless", f"{first}-{last}", "are in the ready index without content; removed", repair)
     for batch in [BatchRow(*row) for row in db.execute(_BATCHES)]:
         if batch.body:
             for first, last in _missing(db, batch.first, batch.last):
                 if repair:
                     runs.cut(first, last)
                     db.execute("DELETE FROM name WHERE seq BETWEEN ? AND ?", (first, last))
-                yield Finding("bodiless", f"{first}-{last}", "are in hand without content; forgotten", repair)
+                yield Finding("bodiless", f"{first}-{last}", "are leased without content; removed", repair)
 
 
 def _missing(db: apsw.Connection, first: int, last: int) -> list[Span]:
@@ -235,16 +235,19 @@ INSERT INTO ready SELECT queue, target, rank, place, seq, attempt, leases, expir
 FROM life WHERE seq = ?"""
 
 
-def check(db: apsw.Connection, *, repair: bool) -> Iterator[Finding]:
+def check(db: apsw.Connection, *, repair: bool, progress: CheckProgress = no_progress) -> Iterator[Finding]:
     """Run all checks in one transaction; repair each finding if ``repair`` is set. A ``DAMAGED`` file is reported and
     not changed."""
-    damage = _damage(db)
+    damage = _damage(db, progress)
     if damage:
         yield from (Finding(DAMAGED, "file", text) for text in damage)
         return
     db.execute("BEGIN IMMEDIATE" if repair else "BEGIN")
     try:
-        findings = [finding for run_check in _CHECKS for finding in run_check(db, repair)]
+        findings: list[Finding] = []
+        for number, run_check in enumerate(_CHECKS, 1):
+            progress(f"consistency, step {number} of {len(_CHECKS)}", 0, 0)
+            findings.extend(run_check(db, repair))
         db.execute("COMMIT")
     except BaseException:
         db.execute("ROLLBACK")
@@ -252,8 +255,9 @@ def check(db: apsw.Connection, *, repair: bool) -> Iterator[Finding]:
     yield from findings
 
 
-def _damage(db: apsw.Connection) -> list[str]:
+def _damage(db: apsw.Connection, progress: CheckProgress) -> list[str]:
     """Return the lines that SQLite reports about its pages, or the tables with text that does not decode."""
+    progress("pages and indexes", 0, 0)
     try:
         reported = [row[0] for row in db.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
     except (apsw.CorruptError, apsw.SQLError) as error:
@@ -262,11 +266,12 @@ def _damage(db: apsw.Connection) -> list[str]:
     if found:
         return found
     for table, columns in _NARROW.items():
+        progress(f"table {table}", 0, 0)
         try:
             for _ in db.execute(f"SELECT {columns} FROM {table}"):
                 pass
         except UnicodeDecodeError:
-            found.append(f"table {table} holds text that is none")
+            found.append(f"table {table} contains invalid text")
     return found
 
 
@@ -297,7 +302,7 @@ def _misplaced(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
     for *place, seq in list(db.execute(_DOUBLED)):
         if repair:
             db.execute(_END_READY, place)
-        yield Finding("twice", str(seq), "stands in line twice; its first place stays", repair)
+        yield Finding("twice", str(seq), "is twice in the ready index; the first position is kept", repair)
     for seq, queue, id in list(db.execute(_NOWHERE)):
         if repair:
             place = insert_ready(db, seq)
@@ -306,7 +311,7 @@ def _misplaced(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
     for (seq,) in list(db.execute(_TWICE)):
         if repair:
             db.execute("DELETE FROM ready WHERE seq = ?", (seq,))
-        yield Finding("twice", str(seq), "in two states; the later one stays", repair)
+        yield Finding("twice", str(seq), "in two states; the later one is kept", repair)
     for queue, id, seq, place in list(db.execute(_NAMELESS)):
         if repair:
             db.execute("INSERT INTO name VALUES (?, ?, ?, ?)", (queue, id, seq, place))
@@ -318,7 +323,7 @@ def _bodiless(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
     for *place, seq in list(db.execute(_BODILESS_READY)):
         if repair:
             db.execute(_END_READY, place)
-        yield Finding("bodiless", str(seq), "stands in line without content; taken out", repair)
+        yield Finding("bodiless", str(seq), "is in the ready index without content; removed", repair)
     for seq, id in list(db.execute(_BODILESS_LIFE)):
         if repair:
             db.execute("UPDATE life SET body = 0, state = 'dropped' WHERE seq = ?", (seq,))
@@ -332,13 +337,13 @@ def _misgrouped(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
         if repair:
             db.execute("DELETE FROM member")
             db.execute(f"INSERT OR IGNORE INTO member {_MEMBERS}")
-        yield Finding("misgrouped", "member", f"{wrong} places in groups do not fit the messages; made anew", repair)
+        yield Finding("misgrouped", "member", f"{wrong} positions in groups do not match the messages; rebuilt", repair)
     for seq, id in list(db.execute(_STUCK)):
         if repair:
             db.execute(_FREE, (seq,))
             db.execute("UPDATE name SET place = (SELECT place FROM life WHERE seq = ?1) WHERE seq = ?1", (seq,))
             db.execute("DELETE FROM life WHERE seq = ?", (seq,))
-        yield Finding("stuck", id, "held behind nobody; made ready", repair)
+        yield Finding("stuck", id, "held, and no message of its group is before it; made ready", repair)
 
 
 def _miscounted(db: apsw.Connection, repair: bool) -> Iterator[Finding]:

@@ -156,7 +156,7 @@ def _refuse_foreign(db: apsw.Connection, path: Path) -> None:
     """Raise ``StoreDamaged`` for the database of another program, before anything in it is changed. Tables are read
     before the application id: another process may be creating the store, which commits both together."""
     if db.execute("SELECT 1 FROM sqlite_schema").fetchone() and db.pragma("application_id") != APPLICATION_ID:
-        raise StoreDamaged(f"{path} is a SQLite database of another program; name another file")
+        raise StoreDamaged(f"{path} is an SQLite database of another program; use another file")
 
 
 def migrate(db: apsw.Connection, path: Path) -> None:

@@ -69,7 +69,7 @@ def _build_new_file(damaged_copy: Path, work: Path, new: Path) -> tuple[SalvageR
         lost = replay_fitting(db, redo_path(damaged_copy), _mark(old))
         if not rescued.messages and not rescued.queues:
             raise StoreDamaged(
-                f"{damaged_copy.name.rpartition('.damaged')[0]}: nothing in it can be read; it stays as it is"
+                f"{damaged_copy.name.rpartition('.damaged')[0]}: nothing in it can be read; it is not changed"
             )
         found = list(check(db, repair=True))
     _sync(new)
@@ -77,7 +77,12 @@ def _build_new_file(damaged_copy: Path, work: Path, new: Path) -> tuple[SalvageR
     mended = [Finding(kind, f"{many:,} times", text, True) for (kind, text), many in kinds.items()]
     if lost:
         mended.append(
-            Finding("unfitting", f"{lost:,} times", "a change beside the file did not fit to what is left", True)
+            Finding(
+                "unfitting",
+                f"{lost:,} times",
+                "a change in the redo log or WAL did not apply to the rest of the file",
+                True,
+            )
         )
     return rescued, mended
 
@@ -103,7 +108,7 @@ def _readable(damaged_copy: Path, work: Path) -> Iterator[apsw.Connection]:
             _found(damaged_copy, work, grafts[best])
     if best < 0:
         raise StoreDamaged(
-            f"{damaged_copy.name.rpartition('.damaged')[0]}: no tables can be found in it; it stays as it is"
+            f"{damaged_copy.name.rpartition('.damaged')[0]}: no tables can be found in it; it is not changed"
         )
     with closing(apsw.Connection(str(work))) as old:
         yield old
@@ -158,9 +163,9 @@ def _patch(work: Path, graft: bytes) -> None:
 def _refuse_foreign(file: BinaryIO, path: Path) -> None:
     head = file.read(100)
     if len(head) < 100:
-        raise StoreDamaged(f"{path} has {len(head)} bytes: nothing in it can be read; it stays as it is")
+        raise StoreDamaged(f"{path} has {len(head)} bytes: nothing in it can be read; it is not changed")
     if head.startswith(MAGIC) and int.from_bytes(head[IDENTITY : IDENTITY + 4], "big") not in (APPLICATION_ID, 0):
-        raise StoreDamaged(f"{path} is a SQLite database of another program; name another file")
+        raise StoreDamaged(f"{path} is an SQLite database of another program; use another file")
 
 
 def _lock_exclusively(file: BinaryIO, path: Path) -> None:
@@ -178,7 +183,7 @@ def _free_name(path: Path) -> Path:
         name = Path(f"{path}.damaged" + (f"-{number}" if number > 1 else ""))
         if not name.exists():
             return name
-    raise StoreDamaged(f"{path}.damaged and a thousand more are there already; remove some")
+    raise StoreDamaged(f"{path}.damaged and a thousand more exist already; remove some")
 
 
 def _copy(file: BinaryIO, path: Path, to: Path) -> None:

@@ -15,7 +15,7 @@ from types import TracebackType
 import apsw
 
 from yirangmq.core.errors import StoreBusy, StoreError
-from yirangmq.core.ports import Finding
+from yirangmq.core.ports import CheckProgress, Finding, no_progress
 from yirangmq.stores.file_watch import FileWatch
 from yirangmq.stores.reserve import HISTORY_PARTS, sqlite_reserve, trim_history
 from yirangmq.stores.sqlite.committer import Committer, DirectCommitter
@@ -238,20 +238,21 @@ class SqliteStore:
     def wait(self, timeout: float) -> None:
         self._watch.wait(timeout)
 
-    def check(self, *, repair: bool) -> Iterator[Finding]:
+    def check(self, *, repair: bool, progress: CheckProgress = no_progress) -> Iterator[Finding]:
         with self._lock:
             self._committer.commit_pending()
-            yield from self._check(repair)
+            yield from self._check(repair, progress)
 
-    def _check(self, repair: bool) -> list[Finding]:
+    def _check(self, repair: bool, progress: CheckProgress) -> list[Finding]:
         from yirangmq.stores.sqlite.check import DAMAGED, check
 
         file = self._file
         with sqlite_errors_translated(file.db, self._path):
             if repair:
                 file.cache.reset()
-            findings = list(check(file.db, repair=repair))
+            findings = list(check(file.db, repair=repair, progress=progress))
             if repair and any(finding.kind == DAMAGED for finding in findings):
+                progress("salvage", 0, 0)
                 findings = self._salvage()
             return findings
 

@@ -10,6 +10,7 @@ from tests.support.wait import soon
 from yirangmq.broker.dead_letters import DeadLetters
 from yirangmq.core.access import AccessGrant
 from yirangmq.core.policy import Defaults
+from yirangmq.protocols.http.pipelining import Step
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore
 
@@ -104,7 +105,7 @@ def test_wait_list_skips_a_waiter_that_disconnects_during_the_commit_that_claims
         gone, stays = await stage.waiting(2)
         first, second = await stage.draft(), await stage.draft()
         [taker, _] = stage.desk.waiting("q")
-        taker._call.exchange.is_disconnected = True  # type: ignore[attr-defined]
+        taker._call.exchange.take(Step.DROP)  # type: ignore[attr-defined]
         await stage.set(first)
         assert await served(stays) == first
         await stage.set(second)

@@ -11,7 +11,9 @@ from tests.support.http_api import Web
 from tools import http_api_docs, openapi_docs
 from yirangmq.protocols.http.v1.rendering import STATUS_OF
 
-PAGE = (Path(__file__).parents[4] / "docs" / "http.md").read_text()
+PAGES = [
+    (Path(__file__).parents[4] / "docs" / f"{name}.md").read_text() for name in ("http", "http-topics", "webhooks")
+]
 
 
 def resolved(schema: Any, document: Any) -> Any:
@@ -55,14 +57,15 @@ def test_openapi_response_schemas_are_valid_json_schemas(web: Web) -> None:
 
 
 def test_error_statuses_in_the_docs_are_those_in_force() -> None:
-    rows = re.findall(r"^\| (\d{3}) \| (.*) \|$", PAGE.partition("## Errors")[2], re.MULTILINE)
+    rows = re.findall(r"^\| (\d{3}) \| (.*) \|$", PAGES[0].partition("## Errors")[2], re.MULTILINE)
     shown = {code: int(status) for status, codes in rows for code in re.findall(r"`([a-z_]+)`", codes)}
     assert shown | {"bad_input": 400} == STATUS_OF  # which stands at 405 too
 
 
-def test_openapi_endpoints_are_all_on_the_docs_page(web: Web) -> None:
+def test_openapi_endpoints_are_all_on_the_docs_pages(web: Web) -> None:
     """Each by its last fixed word, as in a command or in a sentence."""
+    text = "".join(PAGES)
     missing = [
-        one.path for one in web.api.table.endpoints if one.path.replace("{queue}", "").split("/")[-1] not in PAGE
+        one.path for one in web.api.table.endpoints if one.path.replace("{queue}", "").split("/")[-1] not in text
     ]
     assert [path for path in missing if not path.endswith("}")] == []

@@ -5,8 +5,8 @@ from yirangmq.cli.commands.pipeline import batch_jobs, load, projects, streams
 
 COMMANDS = {
     "pipeline": Command(
-        about="Work on messages and records in bulk, with Spark: declarative pipelines, streams that go on and on, and "
-        "jobs that are ready to use. Needs the extra: pip install 'yirangmq[spark]'.",
+        about="Process messages and records in bulk with Spark: declarative pipelines, continuous streams, and "
+        "ready-made jobs. Needs the extra: pip install 'yirangmq[spark]'.",
         examples=(
             ("a project, checked and run", "yirangmq pipeline init shop"),
             (

@@ -29,7 +29,7 @@ def archive_options(parser: argparse.ArgumentParser) -> None:
         parser,
         "topic:NAME or topic:PATTERN; done:QUEUE or done:* for messages that are done; files:FOLDER for files by date",
     )
-    parser.add_argument("--to", required=True, metavar="FOLDER", help="the archive; each place has one of its own")
+    parser.add_argument("--to", required=True, metavar="FOLDER", help="the archive; each source has its own")
     common(parser)
 
 
@@ -61,7 +61,7 @@ def run_archive(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _folder(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--archive", required=True, metavar="FOLDER", help="what 'pipeline archive' made")
+    parser.add_argument("--archive", required=True, metavar="FOLDER", help="the folder of 'pipeline archive'")
 
 
 def compact_options(parser: argparse.ArgumentParser) -> None:
@@ -119,13 +119,13 @@ def run_housekeep(args: argparse.Namespace, screen: Screen) -> int:
 
 SUBCOMMANDS: dict[str, tuple[str, Command]] = {
     "archive": (
-        "keep records and done messages as Parquet, by date",
+        "archive records and done messages as Parquet, by date",
         Command(
-            about="Add what is new of a topic, or of the messages that are done, to Parquet files by date: each of "
-            "them once, the members of its envelope as columns, compared with what was read before it is listed.",
+            about="Append new records of a topic, or done messages, to Parquet files by date: each exactly once, "
+            "with the members of its envelope as columns, compared with the source before it is listed.",
             examples=(
                 ("a topic", "yirangmq pipeline archive --from topic:orders --to archive/orders"),
-                ("what is done in all queues", "yirangmq pipeline archive --from 'done:*' --to archive/done"),
+                ("done messages of all queues", "yirangmq pipeline archive --from 'done:*' --to archive/done"),
                 (
                     "files by date, once settled",
                     "yirangmq pipeline archive --from files:data/by-date --to archive/week",
@@ -136,10 +136,10 @@ SUBCOMMANDS: dict[str, tuple[str, Command]] = {
         ),
     ),
     "compact": (
-        "write a closed day of an archive as few files",
+        "write a past day of an archive as few files",
         Command(
-            about="Write the files of a day that is over as few large ones. The old ones go last, after rows, first "
-            "and last sequence and checksum were found equal.",
+            about="Write the files of a past day as few large ones. The old files are removed last, after rows, "
+            "first and last sequence and checksum were found equal.",
             examples=(
                 ("a day", "yirangmq pipeline compact --archive archive/orders --day 2026-03-01"),
                 (
@@ -152,11 +152,11 @@ SUBCOMMANDS: dict[str, tuple[str, Command]] = {
         ),
     ),
     "housekeep": (
-        "compact closed days of an archive, remove old ones",
+        "compact past days of an archive, remove old ones",
         Command(
-            about="Keep the last days of an archive, compacted, and remove those before them. Days are those of UTC.",
+            about="Keep the last days of an archive, compacted, and remove older ones. Days are those of UTC.",
             examples=(
-                ("what would go", "yirangmq pipeline housekeep --archive archive/orders --dry-run"),
+                ("list what would be removed", "yirangmq pipeline housekeep --archive archive/orders --dry-run"),
                 ("keep a month", "yirangmq pipeline housekeep --archive archive/orders --keep-days 31"),
             ),
             options=housekeep_options,
@@ -172,7 +172,7 @@ SUBCOMMANDS: dict[str, tuple[str, Command]] = {
 def report_options(parser: argparse.ArgumentParser) -> None:
     about = "queue:*, queue:NAME, topic:NAME, archive:FOLDER or files:FOLDER for files by date (default: queue:*)"
     source(parser, about, needed=False, default="queue:*")
-    parser.add_argument("--html", metavar="FILE", help="also as a page with charts")
+    parser.add_argument("--html", metavar="FILE", help="write a page with charts to this file too")
     common(parser)
 
 
@@ -234,7 +234,7 @@ def run_audit(args: argparse.Namespace, screen: Screen) -> int:
 
 def poison_options(parser: argparse.ArgumentParser) -> None:
     source(parser, "dlq:NAME, dlq:* (default), archive:FOLDER or files:FOLDER", needed=False, default="dlq:*")
-    parser.add_argument("--least", type=int, default=3, metavar="N", help="failures from which on it is shown (3)")
+    parser.add_argument("--least", type=int, default=3, metavar="N", help="minimum number of failures (3)")
     common(parser)
 
 
@@ -262,10 +262,10 @@ def run_poison(args: argparse.Namespace, screen: Screen) -> int:
 
 INSIGHT_SUBCOMMANDS: dict[str, tuple[str, Command]] = {
     "report": (
-        "rates, times, failures and volume, as tables and charts",
+        "report rates, times, failures and volume",
         Command(
-            about="What went through: messages a minute, failure rate, wait and processing times, dead letters by "
-            "reason and how they grow, retries, volume by week.",
+            about="Report the traffic: messages per minute, failure rate, wait and processing times, dead letters "
+            "by reason and their growth, retries, volume by week.",
             examples=(
                 ("all queues of a server, as a page", "yirangmq pipeline report --html report.html"),
                 ("an archive, for programs", "yirangmq pipeline report --from archive:archive/done --json"),
@@ -275,9 +275,9 @@ INSIGHT_SUBCOMMANDS: dict[str, tuple[str, Command]] = {
         ),
     ),
     "audit": (
-        "gaps and duplicates of topics",
+        "find gaps and duplicates of topics",
         Command(
-            about="Look at every sequence of a topic, or of an archive of it: what is missing, what is there twice.",
+            about="Check every sequence of a topic, or of its archive: list missing and repeated ones.",
             examples=(
                 ("all topics of a server", "yirangmq pipeline audit --from 'topic:*'"),
                 ("an archive", "yirangmq pipeline audit --from archive:archive/orders --json"),
@@ -287,9 +287,10 @@ INSIGHT_SUBCOMMANDS: dict[str, tuple[str, Command]] = {
         ),
     ),
     "poison": (
-        "messages and shapes of payload that keep failing",
+        "find payloads that fail repeatedly",
         Command(
-            about="Payloads that failed again and again, in one message or in several, and shapes of payload that do.",
+            about="List payloads that failed repeatedly, in one message or in several, and the forms of payload "
+            "that do.",
             examples=(
                 ("dead letters of all queues", "yirangmq pipeline poison"),
                 ("of one queue", "yirangmq pipeline poison --from dlq:mail --least 10 --json"),

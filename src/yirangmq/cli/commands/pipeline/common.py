@@ -14,7 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.cli.output import ProgressBar, Screen
+from yirangmq.cli.output import Screen
+from yirangmq.cli.progress import ProgressBar
 from yirangmq.cli.table import TableColumn
 from yirangmq.core.errors import BadInput, MissingExtra
 from yirangmq.pipeline.run_registry import DataAccess
@@ -134,7 +135,7 @@ def job_session(args: argparse.Namespace, screen: Screen, name: str) -> Iterator
             try:
                 with (
                     spark_errors.translated_errors(),
-                    ProgressBar(name, None, shown=screen.shows_progress) as show,
+                    ProgressBar(name, shown=screen.shows_progress) as show,
                     _tasks(spark, show),
                 ):
                     yield spark
@@ -155,7 +156,7 @@ def _tasks(spark: "SparkSession", show: ProgressBar) -> Iterator[None]:
             known: list[Any] = [stage for stage in stages if stage is not None]
             if known:
                 done, total = sum(one.numCompletedTasks for one in known), sum(one.numTasks for one in known)
-                show(done, f"of {total:,} tasks in {len(known)} stages")
+                show.update(f"{len(known)} stages, tasks", done, total)
 
     watcher = threading.Thread(target=poll, daemon=True)
     watcher.start()

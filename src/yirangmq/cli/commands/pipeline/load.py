@@ -33,7 +33,7 @@ def _chosen(parser: argparse.ArgumentParser) -> None:
 def replay_options(parser: argparse.ArgumentParser) -> None:
     source(parser, "topic:NAME, done:QUEUE, dlq:QUEUE, archive:FOLDER or files:FOLDER for files by date")
     parser.add_argument("--to", required=True, metavar="TARGET", help="queue:NAME or topic:NAME")
-    parser.add_argument("--name", metavar="NAME", help="of this replay: run again under its name, it does nothing")
+    parser.add_argument("--name", metavar="NAME", help="name of this replay; a replay with a used name does nothing")
     _chosen(parser)
     arguments.dry_run(parser)
     common(parser)
@@ -58,14 +58,14 @@ def run_replay(args: argparse.Namespace, screen: Screen) -> int:
 
 def load_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--table", required=True, metavar="PATH", help="a file, a folder or a pattern that Spark reads")
-    parser.add_argument("--format", choices=FORMATS, default="parquet", help="what it is (parquet)")
+    parser.add_argument("--format", choices=FORMATS, default="parquet", help="format of the table (parquet)")
     parser.add_argument(
-        "--option", action="append", default=[], metavar="KEY=VALUE", help="of the reader, such as header=true"
+        "--option", action="append", default=[], metavar="KEY=VALUE", help="option of the reader, such as header=true"
     )
     parser.add_argument("--to", required=True, metavar="TARGET", help="queue:NAME or topic:NAME")
     parser.add_argument("--where", metavar="SQL", help="only rows for which this condition holds")
-    parser.add_argument("--id", metavar="COLUMN", help="the column with the message's id, unique for good")
-    parser.add_argument("--name", metavar="NAME", help="of this load: run again under its name, it does nothing")
+    parser.add_argument("--id", metavar="COLUMN", help="column with the message id, unique and never used again")
+    parser.add_argument("--name", metavar="NAME", help="name of this load; a load with a used name does nothing")
     arguments.dry_run(parser)
     common(parser)
 
@@ -87,7 +87,9 @@ def run_load(args: argparse.Namespace, screen: Screen) -> int:
 
 def redrive_options(parser: argparse.ArgumentParser) -> None:
     source(parser, "dlq:QUEUE, or dlq:* for all queues")
-    parser.add_argument("--where", required=True, metavar="SQL", help="which, such as \"failure_reason = 'TIMEOUT'\"")
+    parser.add_argument(
+        "--where", required=True, metavar="SQL", help="condition, such as \"failure_reason = 'TIMEOUT'\""
+    )
     arguments.dry_run(parser)
     common(parser)
 
@@ -179,10 +181,11 @@ def _options(given: list[str]) -> dict[str, str]:
 
 SUBCOMMANDS: dict[str, tuple[str, Command]] = {
     "replay": (
-        "records or messages into a queue or topic again",
+        "publish records or messages again",
         Command(
-            about="Send rows again, by condition, time and sequence, from the log or from an archive. They get new ids "
-            "and a header that names their origin. All of them are in or none; a name is used once.",
+            about="Publish rows again, selected by condition, time and sequence, from the log or from an archive. "
+            "They get new ids and a header that names their origin. Either all are published or none; a "
+            "name is used once.",
             examples=(
                 (
                     "an hour of a topic into a queue",
@@ -199,9 +202,9 @@ SUBCOMMANDS: dict[str, tuple[str, Command]] = {
         ),
     ),
     "redrive": (
-        "dead letters back in line, by SQL",
+        "redrive dead letters by SQL",
         Command(
-            about="Send dead letters round again, chosen by an SQL condition on their columns (docs/spark.md).",
+            about="Redrive dead letters that match an SQL condition on their columns (docs/spark.md).",
             examples=(
                 (
                     "those that timed out",
@@ -217,10 +220,10 @@ SUBCOMMANDS: dict[str, tuple[str, Command]] = {
         ),
     ),
     "load": (
-        "any table that Spark reads into a queue or topic",
+        "publish the rows of a table",
         Command(
-            about="Publish the rows of a table: its column value, or each row as a JSON object. All of them are in or "
-            "none; a name is used once.",
+            about="Publish the rows of a table: its column value, or each row as a JSON object. Either all are "
+            "published or none; a name is used once.",
             examples=(
                 (
                     "a CSV file",

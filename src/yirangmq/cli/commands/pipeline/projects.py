@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 
 def init_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the project, and the folder that is made for it")
-    parser.add_argument("--in", dest="parent", default=".", metavar="FOLDER", help="where (default: here)")
+    parser.add_argument("name", metavar="NAME", help="name of the project and of its new folder")
+    parser.add_argument(
+        "--in", dest="parent", default=".", metavar="FOLDER", help="parent folder (default: the working folder)"
+    )
 
 
 def run_init(args: argparse.Namespace, screen: Screen) -> int:
@@ -56,10 +58,14 @@ def project_options(parser: argparse.ArgumentParser) -> None:
 def run_options(parser: argparse.ArgumentParser) -> None:
     project_options(parser)
     parser.add_argument(
-        "--refresh", action="append", default=[], metavar="TABLE", help="only this one; may be repeated"
+        "--refresh", action="append", default=[], metavar="TABLE", help="update only this table; may be repeated"
     )
     parser.add_argument(
-        "--afresh", action="append", default=[], metavar="TABLE", help="this one from the beginning; '*' for all"
+        "--afresh",
+        action="append",
+        default=[],
+        metavar="TABLE",
+        help="compute this table from the beginning; '*' for all",
     )
     parser.add_argument("--home", metavar="FOLDER", help=HOME_HELP)
 
@@ -204,10 +210,10 @@ def _runner(args: argparse.Namespace, screen: Screen, *, is_dry: bool) -> "Proje
 
 SUBCOMMANDS = {
     "init": (
-        "lay out a project",
+        "create a project",
         Command(
-            about="Lay out a project of a declarative pipeline: its spec, definitions in Python and SQL, sample data "
-            "and a test. Everything in it is meant to be changed.",
+            about="Create a project of a declarative pipeline: its spec, definitions in Python and SQL, sample "
+            "data and a test, as a starting point.",
             examples=(
                 ("here", "yirangmq pipeline init shop"),
                 ("elsewhere", "yirangmq pipeline init shop --in pipelines"),
@@ -217,7 +223,7 @@ SUBCOMMANDS = {
         ),
     ),
     "dry-run": (
-        "check a project, without any data",
+        "check a project without data",
         Command(
             about="Read the definitions of a project and let Spark check that they fit together: names, columns, "
             "types, SQL. Nothing is read or written.",
@@ -230,10 +236,10 @@ SUBCOMMANDS = {
         ),
     ),
     "run": (
-        "run a project: what is new, and then it ends",
+        "run a project once",
         Command(
-            about="Run a project of a declarative pipeline: every flow reads what is new since the last run, and the "
-            "run ends when all are done. One line for each flow that says how far it is.",
+            about="Run a project of a declarative pipeline: every flow reads what is new since the last run, and "
+            "the run ends when all are done. A line for each flow shows its progress.",
             examples=(
                 ("a project", "yirangmq pipeline run shop"),
                 ("one table from the beginning", "yirangmq pipeline run shop --afresh good_orders"),

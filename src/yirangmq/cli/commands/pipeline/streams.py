@@ -31,19 +31,25 @@ INVALID_NAME_CHARACTERS = re.compile(r"[^A-Za-z0-9._-]+")
 def stream_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="source", required=True, metavar="PLACE", help="topic:NAME or topic:PATTERN")
     parser.add_argument(
-        "--to", required=True, metavar="TARGET", help="queue:NAME or topic:NAME, where a row says nothing"
+        "--to", required=True, metavar="TARGET", help="queue:NAME or topic:NAME, for rows that name no target"
     )
-    parser.add_argument("--steps", metavar="MODULE:FUNCTION", help="from DataFrame to DataFrame; looked for here too")
-    parser.add_argument("--trigger", default="1 second", metavar="SPAN", help="how often (default: '1 second')")
-    parser.add_argument("--once", action="store_true", help="what is there now, and then it ends")
+    parser.add_argument(
+        "--steps",
+        metavar="MODULE:FUNCTION",
+        help="function from DataFrame to DataFrame; modules of the working folder are found too",
+    )
+    parser.add_argument(
+        "--trigger", default="1 second", metavar="SPAN", help="interval of micro-batches (default: '1 second')"
+    )
+    parser.add_argument("--once", action="store_true", help="process the records that are there now, then end")
     parser.add_argument("--start", default="latest", metavar="WHERE", help="without a checkpoint: earliest, latest "
                         "(default) or {\"global_seq\": N}")  # fmt: skip
     parser.add_argument("--most", type=int, metavar="N", help="records in one micro-batch at most (default: 100 000)")
     parser.add_argument("--bad-rows", choices=("dlq", "fail"), default="dlq", help="a row that cannot be written: to "
                         "the dead letters (default), or the query fails")  # fmt: skip
-    parser.add_argument("--lost-records", choices=("fail", "skip"), default="fail", help="records that retention took "
-                        "before they were read: the query fails (default), or goes on and says how many")  # fmt: skip
-    parser.add_argument("--name", metavar="NAME", help="of the query (default: made from --from and --to)")
+    parser.add_argument("--lost-records", choices=("fail", "skip"), default="fail", help="if retention "
+                        "removed records before they were read: the query fails (default), or continues")  # fmt: skip
+    parser.add_argument("--name", metavar="NAME", help="name of the query (default: made from --from and --to)")
     parser.add_argument("--checkpoint", metavar="FOLDER", help="default: the query's own folder")
     parser.add_argument("--home", metavar="FOLDER", help=HOME_HELP)
     common.access_options(parser)
@@ -171,7 +177,7 @@ def list_options(parser: argparse.ArgumentParser) -> None:
 
 
 def one_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="as 'pipeline list' has it")
+    parser.add_argument("name", metavar="NAME", help="name, as 'pipeline list' prints it")
     list_options(parser)
 
 
@@ -217,18 +223,19 @@ def _pipeline_document(home: Path, name: str) -> dict[str, Any]:
 
 SUBCOMMANDS = {
     "process": (
-        "a topic through steps into queues and topics, on and on",
+        "run a stream from a topic to queues and topics",
         Command(
-            about="Read a topic as a stream, lead it through steps, write it to queues and topics: each record's "
-            "outcome once, whatever is killed and started again. It goes on from its checkpoint and says so. Bad rows "
-            "go to the dead letters with the reason. Wrong steps, columns and options are told before any data moves.",
+            about="Read a topic as a stream, apply steps, and write to queues and topics: the outcome of each "
+            "record exactly once, also after a crash and a restart. The stream continues from its "
+            "checkpoint and reports it. Bad rows become dead letters with the reason. Wrong steps, columns "
+            "and options are reported before any record is read.",
             examples=(
                 (
                     "from the beginning, once a second",
                     "yirangmq pipeline process --from topic:orders --to queue:work --start earliest",
                 ),
                 (
-                    "through steps of one's own, what is there now",
+                    "with steps of your own, once",
                     "yirangmq pipeline process --from topic:orders --to queue:work --steps orders:steps --once",
                 ),
             ),
@@ -237,10 +244,10 @@ SUBCOMMANDS = {
         ),
     ),
     "explain": (
-        "what process would do, without any data",
+        "print the plan of a stream",
         Command(
-            about="Build what 'pipeline process' would run with these options: the columns for the sink, where it "
-            "would begin, and the plan. An error points at the place.",
+            about="Print the plan of 'pipeline process' with these options: the columns for the sink, the start "
+            "position, and the query plan. An error names its place.",
             examples=(
                 ("without steps", "yirangmq pipeline explain --from topic:orders --to queue:work"),
                 ("with steps", "yirangmq pipeline explain --from topic:orders --to queue:work --steps orders:steps"),
@@ -250,10 +257,10 @@ SUBCOMMANDS = {
         ),
     ),
     "list": (
-        "the pipelines of this machine, and how they do",
+        "list the pipelines of this machine",
         Command(
-            about="The pipelines that run or ran here: state, rows, position and lag. One whose process is gone "
-            "without a word is lost.",
+            about="List the pipelines that run or ran here: state, rows, position and lag. A pipeline is lost if "
+            "its process ended without a report.",
             examples=(
                 ("those of this folder", "yirangmq pipeline list"),
                 ("for programs", "yirangmq pipeline list --json"),
@@ -263,9 +270,9 @@ SUBCOMMANDS = {
         ),
     ),
     "status": (
-        "one pipeline in full",
+        "show a pipeline",
         Command(
-            about="Everything known of one pipeline: its command, its process, the last micro-batch, the last error.",
+            about="Show all details of one pipeline: its command, its process, the last micro-batch, the last error.",
             examples=(
                 ("for people", "yirangmq pipeline status orders"),
                 ("for programs", "yirangmq pipeline status orders --json"),
@@ -277,7 +284,7 @@ SUBCOMMANDS = {
     "stop": (
         "ask a stream to end after its micro-batch",
         Command(
-            about="Ask a stream to end in good order; started again it goes on where it was.",
+            about="Ask a stream to finish its micro-batch and end; a new start continues at its position.",
             examples=(
                 ("one of this folder", "yirangmq pipeline stop orders"),
                 ("of another", "yirangmq pipeline stop orders --home /var/lib/pipelines"),

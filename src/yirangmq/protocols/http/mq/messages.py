@@ -64,7 +64,7 @@ class MessageRoutes:
         call.context.check_capacity()
         [id] = call.context.ids.new(1)
         namespace = call.namespace if is_hashed(call.queue) else ""
-        self._coalescer.call(call, (id, rank, namespace), self._draft, _drafted)
+        self._coalescer.call(call, call.queue, (id, rank, namespace), self._draft, _drafted)
 
     def _draft(self, transaction: Transaction, queue: str, drafts: Sequence[tuple[str, int, str]]) -> list[str]:
         namespace = drafts[0][2]
@@ -74,15 +74,15 @@ class MessageRoutes:
     def set(self, call: MqCall, id: str) -> None:
         call.context.check_capacity()
         content = MessageContent(check_type(call.request.headers.get("content-type", "")), call.request.body)
-        self._coalescer.call(call, (id, content), self._set, _done)
+        self._coalescer.call(call, call.queue, (id, content), self._set, _done)
 
     def get(self, call: MqCall, id: str) -> None:
-        self._coalescer.call(call, id, self._peek if call.is_head else self._fetch, _show)
+        self._coalescer.call(call, call.queue, id, self._peek if call.is_head else self._fetch, _show)
 
     def settle(self, verb: SettleOperation) -> Callable[[MqCall, str], None]:
         def route(call: MqCall, id: str) -> None:
             call.ignore_document()
-            self._coalescer.call(call, id, verb, _done)
+            self._coalescer.call(call, call.queue, id, verb, _done)
 
         return route
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from yirangmq.core.access import ALLOWED, ANYWHERE, SCOPES
-from yirangmq.core.active_guard import check
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.observe.events import EventStream
 from yirangmq.protocols.context import ServerContext
@@ -39,18 +38,18 @@ COMMON_CODES = ("bad_input", "too_large", "packed_body", "not_allowed", "timed_o
 BEFORE_ROUTING = {"414": "the path and the query are too long", "431": "the headers are too large"}
 """Statuses and descriptions of requests that are refused before routing."""
 TAGS = {
-    "messages": "publish, look, give up",
-    "consuming": "take messages and say what became of them",
-    "dead letters": "what was given up, and why",
-    "queues": "what there is",
-    "policies": "the numbers that govern a queue",
-    "consumers": "who is at work",
-    "topics": "records that every subscriber gets, in order",
-    "batches": "of a pipeline, each in once",
-    "pipelines": "queries on Spark, and how they do",
-    "alerts": "what is wrong, and who is told",
-    "events": "what happens, as it happens",
-    "server": "the server itself",
+    "messages": "publish, read and drop messages",
+    "consuming": "lease messages and settle them",
+    "dead letters": "messages that failed, with the reason",
+    "queues": "queues with their counts",
+    "policies": "settings of each queue",
+    "consumers": "consumers, strategies and deliveries",
+    "topics": "records, subscribers, bridges and the log",
+    "batches": "batches of pipelines, each written once",
+    "pipelines": "Spark pipelines and their progress",
+    "alerts": "alerts, rules and sinks",
+    "events": "streams of queue events",
+    "server": "the server",
 }
 
 
@@ -147,7 +146,7 @@ def _responses(endpoint: Endpoint) -> dict[str, Any]:
     first |= {name: {"schema": schema} for name, schema in endpoint.more.items() if "/" in name}
     answers: dict[str, Any] = {"200": {"description": "done", "content": first}}
     codes: dict[str, list[str]] = {}
-    for code in (*COMMON_CODES, *endpoint.refusals):
+    for code in dict.fromkeys((*COMMON_CODES, *endpoint.refusals)):
         codes.setdefault(str(rendering.STATUS_OF[code]), []).append(code)
     for status, about in BEFORE_ROUTING.items():
         answers[status] = {"description": about, "content": {"text/plain": {"schema": {"type": "string"}}}}
@@ -159,7 +158,7 @@ def _responses(endpoint: Endpoint) -> dict[str, Any]:
     if "Results" in endpoint.answer.get("$ref", ""):
         for status in ("404", "409"):
             answers[status] = {
-                "description": "some could not be done; the first error, and a result for each",
+                "description": "some failed: the first error, and a result for each",
                 "content": {JSON: {"schema": {"anyOf": [ref("Results"), ref("Error")]}}},
             }
     return answers
@@ -222,7 +221,7 @@ def _not_allowed(method: str, known: str) -> HttpRoute:
 class BoundEndpoint:
     """Endpoint bound to one path, for any number of requests. The checked values of the path are cached."""
 
-    __slots__ = ("_coalescer", "_context", "_endpoint", "_fields", "_guard", "_path", "_values")
+    __slots__ = ("_coalescer", "_context", "_endpoint", "_fields", "_guard", "_is_active_only", "_path", "_values")
 
     def __init__(
         self,
@@ -239,6 +238,7 @@ class BoundEndpoint:
         self._values = values
         self._guard = guard
         self._coalescer = None if endpoint.is_coalesced else coalescer
+        self._is_active_only = endpoint.verb in ACTIVE_ONLY_VERBS
         self._path: dict[str, str] | None = None
 
     def admit(self, request: Request) -> None:
@@ -247,8 +247,10 @@ class BoundEndpoint:
             path = self._path or self._check_path()
             place = path.get("queue", path.get("topic")) if not self._endpoint.is_filtered else ANYWHERE
             self._guard(request, self._endpoint.verb, place)
-        if self._endpoint.verb in ACTIVE_ONLY_VERBS and request.method not in ("GET", "HEAD"):
-            check(self._context.committer.guard)
+        if self._is_active_only and request.method not in ("GET", "HEAD"):
+            guard = self._context.committer.guard
+            if not guard.is_on:
+                raise guard.refusal()
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         if self._coalescer is not None:
@@ -314,7 +316,9 @@ class NativeApi:
             *BatchRoutes(None if context.batches is None else context.batches()).endpoints(max_body),
             *PipelineRoutes().endpoints,
             *self._events.endpoints,
-            Endpoint("GET", "/v1/openapi.json", "This document", self._describe, "server", "greet", {"type": "object"}),
+            Endpoint(
+                "GET", "/v1/openapi.json", "Get this document", self._describe, "server", "greet", {"type": "object"}
+            ),
         ):
             self.table.add(endpoint)
 

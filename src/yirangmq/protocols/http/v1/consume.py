@@ -100,9 +100,8 @@ class LeaseEndpoint:
             self._coalescer.order_after(call.request)
             LongPoll(call, values, consumer, span, self._long_polls).start()
         else:
-            self._coalescer.call(
-                call, LeaseItem(call.context.committer.operations, values, consumer, span), self._work, _answer_item
-            )
+            item = LeaseItem(call.context.committer.operations, values, consumer, span)
+            self._coalescer.call(call, call.queue, item, self._work, _answer_item)
 
     def _lease_all(
         self, transaction: Transaction, queue: str, calls: Sequence[LeaseItem]
@@ -121,7 +120,7 @@ class LeaseEndpoint:
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
-            Endpoint("POST", "/v1/queues/{queue}/lease", "Take messages for a while", self.lease, "consuming",
+            Endpoint("POST", "/v1/queues/{queue}/lease", "Lease messages", self.lease, "consuming",
                      "consume", ANSWER, body=BODY, more={BATCH_TYPE: items({"type": "object"})}, is_coalesced=True),
         )  # fmt: skip
 
@@ -211,11 +210,11 @@ def _ignore(value: Any, error: QueueError | None) -> None:
 
 
 BODY = (
-    Field("max", whole(1, MAX_PER_CALL), "at most so many; large messages may come in smaller numbers", 1),
-    Field("waitSec", seconds(), "wait so long for the first one", 0),
-    Field("leaseSec", seconds(0.001), "for how long; the queue's visibility time-out if not said"),
-    Field("consumer", CONSUMER_ID, "who takes them", DEFAULT_CONSUMER),
-    Field("policy", BOOLEAN, "tell the queue's policy too", False),
+    Field("max", whole(1, MAX_PER_CALL), "maximum number of messages; fewer if they are large", 1),
+    Field("waitSec", seconds(), "seconds to wait for the first message", 0),
+    Field("leaseSec", seconds(0.001), "length of the lease in seconds; default: the queue's visibility timeout"),
+    Field("consumer", CONSUMER_ID, "name of the consumer", DEFAULT_CONSUMER),
+    Field("policy", BOOLEAN, "include the queue's policy in the answer", False),
 )
 ANSWER = struct(("policy",), queue=TEXT, messages=items(ref("Delivery")), policy=ref("Policy"))
 
@@ -275,7 +274,7 @@ class AckEndpoint:
     def ack(self, call: EndpointCall) -> None:
         values = call.values()
         leases = Leases(values["leases"], values["queue"])
-        self._coalescer.call(call, AckItem(leases, values.get("consumer")), self._work, _acked)
+        self._coalescer.call(call, call.queue, AckItem(leases, values.get("consumer")), self._work, _acked)
 
     def _ack_all(
         self, transaction: Transaction, queue: str, acks: Sequence[AckItem]
@@ -293,7 +292,7 @@ class AckEndpoint:
     @property
     def endpoint(self) -> Endpoint:
         return Endpoint(
-            "POST", f"{ONE}/ack", "It worked", self.ack, "consuming", "consume", ref("Results"),
+            "POST", f"{ONE}/ack", "Ack: the messages were processed", self.ack, "consuming", "consume", ref("Results"),
             body=(LEASES, CONSUMER), refusals=REFUSALS, is_coalesced=True,
         )  # fmt: skip
 
@@ -323,16 +322,20 @@ def _extend(operations: QueueOperations, transaction: Transaction, leases: Lease
     return operations.extend(transaction, leases, values.get("consumer"), span)
 
 
-LEASES = Field("leases", many(LEASE_ID), "lease ids, as the lease gave them", needed=True)
-CONSUMER = Field("consumer", CONSUMER_ID, "who holds them; one held by another is refused")
+LEASES = Field("leases", many(LEASE_ID), "lease ids, from the answer of the lease", needed=True)
+CONSUMER = Field("consumer", CONSUMER_ID, "name of the consumer; a lease of another consumer is refused")
 NACK = (
     LEASES,
     CONSUMER,
-    Field("reason", REASON, "why", Reason.HANDLER_ERROR.value),
-    Field("text", text(), "why, in the consumer's words", ""),
-    Field("delaySec", seconds(), "try again after so long, instead of the policy's backoff"),
+    Field("reason", REASON, "reason", Reason.HANDLER_ERROR.value),
+    Field("text", text(), "text of the reason", ""),
+    Field("delaySec", seconds(), "seconds until the next attempt, instead of the policy's backoff"),
 )
-EXTEND = (LEASES, CONSUMER, Field("leaseSec", seconds(0.001), "from now; the queue's time-out if not said"))
+EXTEND = (
+    LEASES,
+    CONSUMER,
+    Field("leaseSec", seconds(0.001), "seconds from now; default: the queue's visibility timeout"),
+)
 ONE = "/v1/queues/{queue}"
 REFUSALS = ("not_found", "lease_lost")
 
@@ -345,7 +348,12 @@ def _endpoint(verb: str, about: str, settle: SettleOperation, body: Sequence[Fie
 
 
 ENDPOINTS = (
-    _endpoint("nack", "It did not work: again after the policy's backoff, or to the dead letters", _nack, NACK),
-    _endpoint("extend", "Keep it longer", _extend, EXTEND),
-    _endpoint("release", "Give back what was not worked on: at once in line again", _release, (LEASES, CONSUMER)),
+    _endpoint("nack", "Nack: processing failed; the policy decides between a retry and the dead letters", _nack, NACK),
+    _endpoint("extend", "Extend leases", _extend, EXTEND),
+    _endpoint(
+        "release",
+        "Release leases: the messages are ready again at once, and the attempt does not count",
+        _release,
+        (LEASES, CONSUMER),
+    ),
 )

@@ -184,16 +184,16 @@ REASON = choice(*(reason.value for reason in Reason))
 
 # -- fields that several endpoints take -----------------------------------------------------------------------------
 
-QUEUE = Field("queue", QUEUE_NAME, "the name of the queue", needed=True)
-ID = Field("id", MESSAGE_ID, "the id of the message", needed=True)
-CONSUMER = Field("id", CONSUMER_ID, "the name of the consumer", needed=True)
-TOPIC = Field("topic", QUEUE_NAME, "the name of the topic", needed=True)
-SUBSCRIBER = Field("name", CONSUMER_ID, "the name of the durable subscriber", needed=True)
-BRIDGE = Field("name", CONSUMER_ID, "the name of the bridge", needed=True)
-STATE = Field("state", choice(*(state.value for state in STORED_STATES)), "messages of this state", "ready")
-FILTER = Field("filter", text(), "which ones, in the filter language; empty: all", "")
-LIMIT = Field("limit", whole(1, MAX_PER_CALL), "at most so many; a page of large messages may have fewer", 100)
-CURSOR = Field("cursor", text(), "where the page before this one ended; empty: begin", "")
+QUEUE = Field("queue", QUEUE_NAME, "name of the queue", needed=True)
+ID = Field("id", MESSAGE_ID, "id of the message", needed=True)
+CONSUMER = Field("id", CONSUMER_ID, "name of the consumer", needed=True)
+TOPIC = Field("topic", QUEUE_NAME, "name of the topic", needed=True)
+SUBSCRIBER = Field("name", CONSUMER_ID, "name of the durable subscriber", needed=True)
+BRIDGE = Field("name", CONSUMER_ID, "name of the bridge", needed=True)
+STATE = Field("state", choice(*(state.value for state in STORED_STATES)), "state of the messages", "ready")
+FILTER = Field("filter", text(), "filter; empty: all messages", "")
+LIMIT = Field("limit", whole(1, MAX_PER_CALL), "maximum number; a page of large messages may have fewer", 100)
+CURSOR = Field("cursor", text(), "cursor of the previous page; empty: the first page", "")
 
 
 # -- endpoints and requests --------------------------------------------------------------------------------------------

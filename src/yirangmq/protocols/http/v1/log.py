@@ -176,7 +176,7 @@ def topics_of(call: EndpointCall) -> Publisher:
 def log_of(call: EndpointCall, epoch: str = "") -> Log:
     """Return the topic log, opened if necessary. Raise ``WrongEpoch`` if ``epoch`` is given and differs."""
     log = topics_of(call).ensure_open().feed.log
-    check_epoch(log, epoch, "what you know")
+    check_epoch(log, epoch, "your position")
     return log
 
 
@@ -252,14 +252,15 @@ class LogRoutes:
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
-            Endpoint("GET", "/v1/log", "The log that all topics lie in: its epoch, its first and its last sequence",
+            Endpoint("GET", "/v1/log", "Show the log of the topics: its epoch, its first and its last sequence",
                      show_log, "topics", "follow", ref("Log"), refusals=REFUSALS),
-            Endpoint("GET", "/v1/log/sequence", "The first sequence from a time on; one past the last if there is none",
+            Endpoint("GET", "/v1/log/sequence",
+                     "Get the first sequence from a time on; the last sequence + 1 if there is none",
                      find_sequence, "topics", "follow", struct(sequence=COUNT), query=(AT,), refusals=REFUSALS),
-            Endpoint("GET", "/v1/log/places", "Where a range could be cut into parts of about the same size",
+            Endpoint("GET", "/v1/log/places", "Get split points that divide a range into parts of about the same size",
                      list_split_points, "topics", "follow", struct(places=items(PLACE)), query=RANGE,
                      refusals=(*REFUSALS, "retired", "wrong_epoch")),
-            Endpoint("GET", "/v1/log/frames", "The records of a range as they lie in the log, one after the other",
+            Endpoint("GET", "/v1/log/frames", "Get the record frames of a range, as stored in the log",
                      self.frames, "topics", "follow", {"type": "string", "format": "binary"}, query=RANGE,
                      refusals=(*REFUSALS, "retired", "wrong_epoch"), media=TYPE),
             *CURSORS,
@@ -329,30 +330,31 @@ def _shown(cursor: Cursor) -> dict[str, Any]:
 # -- declarations -----------------------------------------------------------------------------------------------------
 
 SEQUENCE = whole(0, MAX_SEQUENCE)
-EPOCH = Field("epoch", text(64), "refuse a log of another epoch")
+EPOCH = Field("epoch", text(64), "expected epoch; another epoch of the log is an error")
 RANGE = (
-    Field("after", SEQUENCE, "the sequence before the first that is wanted", needed=True),
-    Field("last", SEQUENCE, "the last one; the log's if not said"),
+    Field("after", SEQUENCE, "sequence before the first record of the range", needed=True),
+    Field("last", SEQUENCE, "sequence of the last record; default: the last one of the log"),
     EPOCH,
 )
 AT = Field("atMs", whole(0, LATEST_MS), "milliseconds since 1970", needed=True)
 PLACE = {"type": "array", "items": COUNT, "minItems": 2, "maxItems": 2}
 REFUSALS = ("not_found", "store_error", "store_damaged")
 CURSOR_BODY = (
-    Field("sequence", SEQUENCE, "everything up to it is done with", needed=True),
-    Field("epoch", text(64), "the epoch that the sequence belongs to"),
-    Field("filter", text(10_000), "what is followed, in your own words", "*"),
+    Field("sequence", SEQUENCE, "last sequence that was processed", needed=True),
+    Field("epoch", text(64), "epoch of the sequence"),
+    Field("filter", text(10_000), "description of what is followed, any text", "*"),
 )
-DRY_RUN = Field("dryRun", BOOLEAN, "say whether it could be forgotten, and change nothing", False, key="dry_run")
+DRY_RUN = Field("dryRun", BOOLEAN, "report whether it could be deleted, without a change", False, key="dry_run")
 ONE_CURSOR = "/v1/cursors/{name}"
 CURSORS = (
-    Endpoint("GET", "/v1/cursors", "Every durable subscriber's cursor", list_cursors, "topics", "follow",
+    Endpoint("GET", "/v1/cursors", "List the cursors of durable subscribers", list_cursors, "topics", "follow",
              struct(cursors=items(ref("Cursor"))), refusals=("not_found",)),
-    Endpoint("GET", ONE_CURSOR, "How far a durable subscriber has come", show_cursor, "topics", "follow", ref("Cursor"),
+    Endpoint("GET", ONE_CURSOR, "Show the cursor of a durable subscriber", show_cursor, "topics", "follow",
+             ref("Cursor"),
              refusals=("not_found",)),
-    Endpoint("PUT", ONE_CURSOR, "Say how far a durable subscriber has come; it is on disk when this answers",
+    Endpoint("PUT", ONE_CURSOR, "Set the cursor of a durable subscriber; the answer is sent when it is on disk",
              put_cursor, "topics", "consume", ref("Cursor"), body=CURSOR_BODY,
              refusals=(*REFUSALS, "retired", "wrong_epoch", "wrong_state")),
-    Endpoint("DELETE", ONE_CURSOR, "Forget a durable subscriber; the log is held back by it no longer", drop_cursor,
+    Endpoint("DELETE", ONE_CURSOR, "Delete a durable subscriber; the log no longer retains records for it", drop_cursor,
              "topics", "consume", struct(dropped=FLAG, dryRun=FLAG), query=(DRY_RUN,), refusals=REFUSALS),
 )  # fmt: skip

@@ -81,10 +81,10 @@ def show_payload(call: EndpointCall) -> None:
     def reply(page: Any) -> None:
         sent = single_view(page).envelope
         if sent is None:
-            raise NotFound("of this message only the id is remembered", field="id")
+            raise NotFound("only the id of this message is still known", field="id")
         wrong = digest_problem(sent)
         if wrong:
-            raise PayloadDamaged(f"message {sent.id} is not handed out: {wrong}")
+            raise PayloadDamaged(f"message {sent.id} is not delivered: {wrong}")
         kind = cloudevents.content_type(sent) or "application/octet-stream"
         call.respond(sent.payload, (("content-type", kind), *SANDBOX, *ATTACHMENT))
 
@@ -115,20 +115,22 @@ ALL = "/v1/queues/{queue}/messages"
 ONE = f"{ALL}/{{id}}"
 PAGE = (STATE, FILTER, LIMIT, CURSOR)
 STORY = {**MESSAGE, "properties": {**MESSAGE["properties"], "history": items(ref("Step"))}}
-IDS = Field("ids", many(MESSAGE_ID), "the ids of the messages", needed=True)
+IDS = Field("ids", many(MESSAGE_ID), "ids of the messages", needed=True)
 
 ENDPOINTS = (
-    Endpoint("GET", ALL, "Messages of one state, without taking them", list_messages, "messages", "look", ref("Page"),
+    Endpoint("GET", ALL, "List messages in a state, without leasing them", list_messages, "messages", "look",
+             ref("Page"),
              query=PAGE, refusals=("bad_filter",)),
-    Endpoint("POST", "/v1/queues/{queue}/search", "The same, asked for in a body", list_messages, "messages", "look",
+    Endpoint("POST", "/v1/queues/{queue}/search", "List messages in a state, with the parameters in a body",
+             list_messages, "messages", "look",
              ref("Page"), body=PAGE, refusals=("bad_filter",)),
-    Endpoint("GET", ONE, "One message and its history", show_message, "messages", "look", STORY,
+    Endpoint("GET", ONE, "Show a message and its history", show_message, "messages", "look", STORY,
              refusals=("not_found",), more={EVENT_TYPE: {"type": "object"}}),
-    Endpoint("GET", f"{ONE}/payload", "The payload's bytes, exactly as sent", show_payload, "messages", "look",
+    Endpoint("GET", f"{ONE}/payload", "Get the payload, exactly as published", show_payload, "messages", "look",
              {}, refusals=("not_found", "payload_damaged"), media="*/*"),
-    Endpoint("DELETE", ONE, "Give a message up, in whatever state", drop_message, "messages", "admin",
+    Endpoint("DELETE", ONE, "Drop a message, in any state", drop_message, "messages", "admin",
              struct(queue=TEXT, messageId=TEXT, dropped=FLAG), refusals=("not_found", "wrong_state")),
-    Endpoint("POST", "/v1/queues/{queue}/drop", "Give many up", drop_many, "messages", "admin", ref("Results"),
+    Endpoint("POST", "/v1/queues/{queue}/drop", "Drop messages", drop_many, "messages", "admin", ref("Results"),
              body=(IDS,), refusals=("not_found", "wrong_state")),
 )  # fmt: skip
 
@@ -161,38 +163,40 @@ def _move_handler(method: str) -> EndpointHandler:
 
 
 DEAD_LETTERS = "/v1/queues/{queue}/dead-letters"
-DEAD_LETTER_STATE = Field("state", choice(*KINDS), "the dead ones, those set aside (parked), or all", "dead")
+DEAD_LETTER_STATE = Field("state", choice(*KINDS), "dead messages, parked messages, or both", "dead")
 HOW = (
     FILTER,
-    Field("all", BOOLEAN, "all of them; needed where nothing else selects them", False),
-    Field("limit", whole(1, MAX_MOVED), "at most so many, the oldest first"),
-    Field("dryRun", BOOLEAN, "say what would happen and change nothing", False, key="dry_run"),
+    Field("all", BOOLEAN, "all messages; required if neither a filter nor ids select them", False),
+    Field("limit", whole(1, MAX_MOVED), "maximum number, oldest first"),
+    Field("dryRun", BOOLEAN, "report the result without a change", False, key="dry_run"),
 )
 WHICH = (
     *HOW,
-    Field("ids", many(MESSAGE_ID), "these, whatever their state; all must be dead letters, or nothing moves"),
+    Field("ids", many(MESSAGE_ID), "ids, in any state; if one is not a dead letter, nothing is changed"),
 )
-BACKLOG_STATE = Field("state", choice(*BACKLOG), "which of the waiting ones; backlog is all three", "backlog")
+BACKLOG_STATE = Field("state", choice(*BACKLOG), "state of the messages; backlog is all three", "backlog")
 REFUSALS = ("bad_filter", "not_found", "wrong_state")
 
 DEAD_LETTER_ENDPOINTS = (
-    Endpoint("GET", DEAD_LETTERS, "Dead letters, those of each queue oldest first", find, "dead letters", "look",
+    Endpoint("GET", DEAD_LETTERS, "List dead letters, those of each queue oldest first", find, "dead letters", "look",
              ref("Page"), query=(FILTER, DEAD_LETTER_STATE, LIMIT, CURSOR), refusals=("bad_filter",)),
-    Endpoint("GET", f"{DEAD_LETTERS}/stats", "How many, why, and how they grew by the day", stats, "dead letters",
+    Endpoint("GET", f"{DEAD_LETTERS}/stats", "Count dead letters by reason and by day", stats, "dead letters",
              "look", ref("Stats")),
-    Endpoint("GET", "/v1/dead-letters/stats", "The same, of all queues", stats, "dead letters", "look", ref("Stats")),
-    Endpoint("GET", f"{DEAD_LETTERS}/{{id}}", "One dead letter and its history", show, "dead letters", "look", STORY,
+    Endpoint("GET", "/v1/dead-letters/stats", "Count dead letters of all queues by reason and by day", stats,
+             "dead letters", "look", ref("Stats")),
+    Endpoint("GET", f"{DEAD_LETTERS}/{{id}}", "Show a dead letter and its history", show, "dead letters", "look", STORY,
              refusals=("not_found", "wrong_state")),
-    Endpoint("POST", f"{DEAD_LETTERS}/redrive", "Back in line, first arrived first, attempts reset",
+    Endpoint("POST", f"{DEAD_LETTERS}/redrive", "Redrive dead letters, oldest first; attempts are reset",
              _move_handler("dlq_requeue"), "dead letters", "operate", ref("Moved"), body=(*WHICH, DEAD_LETTER_STATE),
              refusals=REFUSALS),
     Endpoint("POST", f"{DEAD_LETTERS}/quarantine",
-             "Set aside: they stay for good and move only when named", _move_handler("dlq_quarantine"), "dead letters",
+             "Park dead letters: they are kept until an operator redrives or drops them",
+             _move_handler("dlq_quarantine"), "dead letters",
              "operate", ref("Moved"), body=WHICH, refusals=REFUSALS),
     Endpoint("POST", f"{DEAD_LETTERS}/purge",
-             "Give up for good", _move_handler("dlq_purge"), "dead letters", "admin", ref("Moved"),
+             "Drop dead letters", _move_handler("dlq_purge"), "dead letters", "admin", ref("Moved"),
              body=(*WHICH, DEAD_LETTER_STATE), refusals=REFUSALS),
-    Endpoint("POST", "/v1/queues/{queue}/purge", "Drop the messages that wait: ready, delayed and held ones",
+    Endpoint("POST", "/v1/queues/{queue}/purge", "Drop the ready, delayed and held messages",
              _move_handler("queue_purge"), "messages", "admin", ref("Moved"), body=(*HOW, BACKLOG_STATE),
              refusals=("bad_filter", "not_found")),
 )  # fmt: skip
@@ -251,7 +255,7 @@ def headers_of(view: MessageView) -> dict[str, str]:
 
 
 RECORD_ENDPOINTS = (
-    Endpoint("GET", "/v1/queues/{queue}/records", "Messages of one state as record frames, without taking them",
+    Endpoint("GET", "/v1/queues/{queue}/records", "List messages in a state as record frames, without leasing them",
              list_records, "messages", "look", {"type": "string", "format": "binary"}, query=PAGE,
              refusals=("bad_filter",), media=TYPE),
 )  # fmt: skip

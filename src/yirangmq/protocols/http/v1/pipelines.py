@@ -1,7 +1,7 @@
 """Endpoints for pipelines: batches staged in parts and committed once, and the progress that pipelines report.
 
 A batch is staged task by task, then committed as a whole, and is stored exactly once (``broker.sink_batches``). The
-Spark sink uses it, and so can any program that writes in batches (see ``docs/http.md``).
+Spark sink uses it, and so can any program that writes in batches (see ``docs/http-topics.md``).
 
 Progress reports are kept in memory only, the last one of each pipeline, for the dashboard. After a restart each
 pipeline reports again within seconds. A running pipeline that is silent for ``LOST_AFTER_MS`` is shown as lost."""
@@ -80,11 +80,11 @@ STAGE_SCHEMA = {
 STAGE = ValueType(STAGE_SCHEMA, _check_stage, lambda written, field: written)
 PATH = (
     Field("query", ValueType({"type": "string", "pattern": f"^{QUEUE.pattern}$"}, lambda v, f: check_query(v),
-                        lambda written, field: written), "whose batch it is", needed=True),
-    Field("batch", _digits(0, 10**15), "its number within its query", needed=True),
+                        lambda written, field: written), "id of the query", needed=True),
+    Field("batch", _digits(0, 10**15), "number of the batch within its query", needed=True),
     Field("stage", ValueType({"type": "string", "pattern": f"^{IDENTIFIER.pattern}$"}, lambda v, f: check_stage(v),
-                        lambda written, field: written), "which task's part it is", needed=True),
-    Field("piece", _digits(0, MAX_PIECES), "its number within its stage", needed=True),
+                        lambda written, field: written), "stage: the part of one attempt of a task", needed=True),
+    Field("piece", _digits(0, MAX_PIECES), "number of the piece within its stage", needed=True),
 )  # fmt: skip
 """Path fields of these endpoints."""
 
@@ -104,17 +104,19 @@ class BatchRoutes:
     def endpoints(self, max_body: int) -> tuple[Endpoint, ...]:
         one = "/v1/batches/{query}/{batch}"
         return (
-            Endpoint("PUT", f"{one}/stages/{{stage}}/{{piece}}", "Lay a piece of a stage down; it is on disk when this "
-                     "answers", self._put, "batches", "admin", struct(rows=COUNT, checksum=COUNT), path_kinds=PATH,
+            Endpoint("PUT", f"{one}/stages/{{stage}}/{{piece}}",
+                     "Upload a piece of a stage; the answer is sent when it is on disk", self._put, "batches", "admin",
+                     struct(rows=COUNT, checksum=COUNT), path_kinds=PATH,
                      content=BodyContent({TYPE: {"type": "string", "format": "binary"}}, "record frames", needed=False),
                      max_body=max_body, refusals=("store_full", "store_damaged")),
-            Endpoint("POST", f"{one}/commit", "Put a batch in, once: the stages named here, in this order",
+            Endpoint("POST", f"{one}/commit", "Commit a batch once: the stages in the body, in this order",
                      self._commit, "batches", "admin", ref("Batch"), path_kinds=PATH,
-                     body=(Field("stages", many(STAGE, 0, MAX_STAGES), "the parts it is made of", needed=True),
-                           Field("badRowQueue", QUEUE_NAME, "bury rows that cannot be taken, in the dead letters of "
-                                 "their own queue or else of this one; without it such a row refuses the batch")),
+                     body=(Field("stages", many(STAGE, 0, MAX_STAGES), "stages of the batch", needed=True),
+                           Field("badRowQueue", QUEUE_NAME,
+                                 "rows that cannot be stored become dead letters of their own queue, or else of this "
+                                 "one; without it such a row makes the batch fail")),
                      refusals=("not_found", "wrong_state", "too_large", "quota_exceeded", "store_full", "unavailable")),
-            Endpoint("GET", "/v1/batches", "What the ledger remembers", self._list, "batches", "look",
+            Endpoint("GET", "/v1/batches", "List the batches of the ledger", self._list, "batches", "look",
                      struct(batches=items(ref("Batch"))), query=(OF_QUERY,)),
         )  # fmt: skip
 
@@ -148,7 +150,7 @@ class BatchRoutes:
         )
 
 
-OF_QUERY = Field("query", text(200), "of this query alone")
+OF_QUERY = Field("query", text(200), "only of this query")
 
 
 def _batch_document(entry: BatchEntry) -> dict[str, Any]:
@@ -176,22 +178,22 @@ MAX_REPORTS = 1000
 NUMBER = whole(0, MAX_COUNT)
 STATES = ("starting", "running", "done", "stopped", "failed")
 NAME = Field("id", ValueType({"type": "string", "pattern": f"^{IDENTIFIER.pattern}$"}, check_id, lambda text, _: text),
-             "the name of the pipeline", needed=True)  # fmt: skip
+             "name of the pipeline", needed=True)  # fmt: skip
 REPORT_FIELDS = (
-    Field("state", choice(*STATES), "what it does", needed=True),
-    Field("kind", text(40), "process, or pipeline", "process"),
-    Field("source", text(500), "what it reads", ""),
-    Field("target", text(500), "what it writes", ""),
-    Field("startedAt", text(40), "when it began", ""),
-    Field("rows", NUMBER, "rows since it began", 0),
-    Field("dead", NUMBER, "of these, to the dead letters", 0),
-    Field("late", NUMBER, "rows that came too late for a window", 0),
-    Field("batch", NUMBER, "the number of the last micro-batch"),
-    Field("batchMs", NUMBER, "how long it took"),
-    Field("rowsPerSecond", NUMBER, "how fast it was"),
-    Field("position", NUMBER, "everything up to this sequence is in"),
-    Field("lag", NUMBER, "sequences of the log after that"),
-    Field("error", text(1000), "why it failed"),
+    Field("state", choice(*STATES), "state of the pipeline", needed=True),
+    Field("kind", text(40), "kind: process or pipeline", "process"),
+    Field("source", text(500), "source of the pipeline", ""),
+    Field("target", text(500), "target of the pipeline", ""),
+    Field("startedAt", text(40), "start time", ""),
+    Field("rows", NUMBER, "rows since the start", 0),
+    Field("dead", NUMBER, "rows that became dead letters", 0),
+    Field("late", NUMBER, "rows that arrived too late for a window", 0),
+    Field("batch", NUMBER, "number of the last micro-batch"),
+    Field("batchMs", NUMBER, "duration of the last micro-batch, in milliseconds"),
+    Field("rowsPerSecond", NUMBER, "rate of the last micro-batch"),
+    Field("position", NUMBER, "last sequence that was written"),
+    Field("lag", NUMBER, "number of sequences in the log after that"),
+    Field("error", text(1000), "error of a failed pipeline"),
 )
 REPORT_SCHEMA = struct(
     pipeline=TEXT,
@@ -223,9 +225,9 @@ class PipelineRoutes:
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
-            Endpoint("GET", "/v1/pipelines", "The pipelines that told of themselves within a week", self._list,
+            Endpoint("GET", "/v1/pipelines", "List the pipelines that reported within the last week", self._list,
                      "pipelines", "look", struct(pipelines=items(REPORT_SCHEMA))),
-            Endpoint("PUT", "/v1/pipelines/{id}", "A pipeline tells of itself, at least every ten seconds", self._put,
+            Endpoint("PUT", "/v1/pipelines/{id}", "Report a pipeline, at least every ten seconds", self._put,
                      "pipelines", "admin", REPORT_SCHEMA, path_kinds=(NAME,), body=REPORT_FIELDS),
         )  # fmt: skip
 

@@ -7,7 +7,7 @@ An invalid message refuses its whole call, and no message of the call is stored.
 coalesced into one operation if no client can observe it: if they fail together, or the queue has a quota, they are
 stored one by one."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -29,9 +29,9 @@ from yirangmq.format.envelope import (
     members_of,
     read_members,
 )
-from yirangmq.format.json_codec import dumps, loads
+from yirangmq.format.json_codec import loads
 from yirangmq.protocols.http.server import RequestCoalescer
-from yirangmq.protocols.http.types import Request
+from yirangmq.protocols.http.types import Request, new_response
 from yirangmq.protocols.http.v1.endpoint import (
     BATCH_TYPE,
     CONSUMER_ID,
@@ -48,6 +48,7 @@ from yirangmq.protocols.http.v1.endpoint import (
     text,
     whole,
 )
+from yirangmq.protocols.http.v1.rendering import JSON
 from yirangmq.protocols.http.v1.schemas import COUNT, TEXT, items, ref, struct
 
 # -- bodies to envelopes -----------------------------------------------------------------------------------------------
@@ -59,17 +60,32 @@ _elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 SHORT = text(255, 1)
 HEADERS = (
-    Field("X-MQ-Message-Id", MESSAGE_ID, "its id", key="id"),
-    Field("X-MQ-Priority", whole(0, 2**53 - 1), "0 goes first, larger later, none last", key="priority"),
-    Field("X-MQ-Delay", seconds(), "seconds until it may be taken", key="delay"),
-    Field("X-MQ-Ttl", seconds(0.001), "seconds after which it is given up if nobody took it", key="ttl"),
-    Field("X-MQ-Type", SHORT, "its type", key="type"),
-    Field("X-MQ-Version", whole(0, 2**53 - 1), "the version of its type", key="version"),
-    Field("X-MQ-Attributes", text(), "its attributes: a JSON object", key="attributes"),
-    Field("X-MQ-Trace-Id", SHORT, "its trace", key="trace_id"),
-    Field("X-MQ-Deduplication-Key", SHORT, "a second message with this key is not stored", key="deduplication_key"),
-    Field("X-MQ-Group-Id", SHORT, "messages of one group are handed out one at a time, in order", key="group"),
-    Field("X-MQ-Target-Consumer-Id", CONSUMER_ID, "only this consumer may have it", key="target"),
+    Field("X-MQ-Message-Id", MESSAGE_ID, "id of the message", key="id"),
+    Field(
+        "X-MQ-Priority",
+        whole(0, 2**53 - 1),
+        "priority: 0 is first, larger numbers later, no priority last",
+        key="priority",
+    ),
+    Field("X-MQ-Delay", seconds(), "delay in seconds until the message may be leased", key="delay"),
+    Field("X-MQ-Ttl", seconds(0.001), "seconds after which the message expires", key="ttl"),
+    Field("X-MQ-Type", SHORT, "type of the message", key="type"),
+    Field("X-MQ-Version", whole(0, 2**53 - 1), "version of the type", key="version"),
+    Field("X-MQ-Attributes", text(), "attributes: a JSON object", key="attributes"),
+    Field("X-MQ-Trace-Id", SHORT, "id of the trace", key="trace_id"),
+    Field(
+        "X-MQ-Deduplication-Key",
+        SHORT,
+        "deduplication key: a second message with this key is not stored",
+        key="deduplication_key",
+    ),
+    Field(
+        "X-MQ-Group-Id",
+        SHORT,
+        "id of the group: messages of a group are delivered one at a time, in order",
+        key="group",
+    ),
+    Field("X-MQ-Target-Consumer-Id", CONSUMER_ID, "only this consumer may lease the message", key="target"),
 )
 """With any of these headers, the body is the payload of one message, regardless of its content type."""
 _names = {field.name.lower(): field.name for field in HEADERS}
@@ -131,7 +147,8 @@ class BodyParser(NamedTuple):
 
         An envelope may also have ``delaySec`` and ``ttlSec``, which apply to the publish and are not stored."""
         parts = members_of(one)
-        if not is_envelope(parts, self.read_as) or parts is None:
+        is_payload = self.read_as is None and (parts is None or "messageId" not in parts)
+        if is_payload or not is_envelope(parts, self.read_as) or parts is None:
             return read_members(self.queue, one, None, id, self.now, self.delay, self.ttl)
         delay = _seconds(parts.pop("delaySec", None), "delaySec", self.delay) or 0
         ttl = _seconds(parts.pop("ttlSec", None), "ttlSec", self.ttl)
@@ -213,8 +230,9 @@ class PublishEndpoint:
         context.check_capacity()
         given = call.query() if call.request.query else {}
         times = given.get("delay", 0), given.get("ttl")
-        parser = BodyParser(call.path["queue"], context.clock.now_ms(), context.ids, *times, given.get("read_as"))
-        self._coalescer.call(call, parser.envelopes(call.request), self._work, answer)
+        queue = call.path["queue"]
+        parser = BodyParser(queue, context.clock.now_ms(), context.ids, *times, given.get("read_as"))
+        self._coalescer.call(call, queue, parser.envelopes(call.request), self._work, answer)
 
     def _store_all(
         self, transaction: Transaction, queue: str, calls: Sequence[list[Envelope]]
@@ -229,18 +247,15 @@ class PublishEndpoint:
                 raise
             except QueueError:
                 pass  # one of the calls failed: store each one separately
-        return list(self._store_each(transaction, queue, calls))
-
-    def _store_each(
-        self, transaction: Transaction, queue: str, calls: Sequence[list[Envelope]]
-    ) -> Iterator[list[AddResult] | QueueError]:
+        answers: list[list[AddResult] | QueueError] = []
         for call in calls:
             try:
-                yield self._operations.publish(transaction, queue, call)
+                answers.append(self._operations.publish(transaction, queue, call))
             except StoreError:
                 raise
             except QueueError as error:
-                yield error
+                answers.append(error)
+        return answers
 
     def endpoints(self, max_body: int) -> tuple[Endpoint, ...]:
         return (
@@ -252,14 +267,16 @@ class PublishEndpoint:
 
 def answer(call: EndpointCall, stored: list[AddResult]) -> None:
     """Answer with a receipt for each message, in order."""
+    queue = call.path["queue"]
     if len(stored) == 1 and not stored[0].duplicate and not stored[0].refused:
-        call.respond(ONE_STORED % (dumps(call.path["queue"]), dumps(stored[0].id)))
+        body = ONE_STORED % (queue.encode(), stored[0].id.encode())
+        call.exchange.answer(new_response((200, body, JSON, None)))
         return
     receipts = [_receipt(id, is_duplicate, refused) for _, id, is_duplicate, refused in stored]
     duplicates = sum(one["duplicate"] for one in receipts)
     refused = sum("refused" in one for one in receipts)
     counted = {"stored": len(stored) - duplicates - refused, "duplicates": duplicates, "refused": refused}
-    call.reply({"queue": call.path["queue"], **counted, "messages": receipts})
+    call.reply({"queue": queue, **counted, "messages": receipts})
 
 
 def _receipt(id: str, is_duplicate: bool, refused: str) -> dict[str, Any]:
@@ -267,16 +284,17 @@ def _receipt(id: str, is_duplicate: bool, refused: str) -> dict[str, Any]:
     return {**receipt, "refused": refused} if refused else receipt
 
 
-ONE_STORED = b'{"queue":%b,"stored":1,"duplicates":0,"refused":0,"messages":[{"messageId":%b,"duplicate":false}]}'
+ONE_STORED = b'{"queue":"%b","stored":1,"duplicates":0,"refused":0,"messages":[{"messageId":"%b","duplicate":false}]}'
+"""Answer for one message. Names of queues and ids of messages have no character that JSON escapes."""
 DOCUMENT_AS = Field(
     "as",
     choice(*READ_AS),
-    "what each JSON document is; unless said, one with messageId and payload is an envelope, any other a payload",
+    "what each JSON document is; by default a document with messageId and payload is an envelope, any other a payload",
     key="read_as",
 )
 QUERY = (
-    Field("delaySec", seconds(), "until they may be taken", key="delay"),
-    Field("ttlSec", seconds(0.001), "after which they are given up if nobody took them", key="ttl"),
+    Field("delaySec", seconds(), "delay in seconds until the messages may be leased", key="delay"),
+    Field("ttlSec", seconds(0.001), "seconds after which the messages expire", key="ttl"),
     DOCUMENT_AS,
 )
 EVENT = {
@@ -307,11 +325,11 @@ BODY = BodyContent(
                 {"type": ["object", "string", "number", "boolean", "null"]},
             ],
         },
-        "application/x-ndjson": {"type": "string", "description": "an envelope or a bare payload a line"},
+        "application/x-ndjson": {"type": "string", "description": "an envelope or a bare payload per line"},
         EVENT_TYPE: {**EVENT, "description": "a CloudEvent"},
         BATCH_TYPE: {**items(EVENT), "description": "CloudEvents"},
         "*/*": {"description": "any bytes: the payload of one message"},
     },
-    "what to publish",
+    "messages to publish",
 )
 ANSWER = struct(queue=TEXT, stored=COUNT, duplicates=COUNT, refused=COUNT, messages=items(ref("Receipt")))

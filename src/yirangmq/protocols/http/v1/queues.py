@@ -122,20 +122,20 @@ def _pause_handler(method: str, paused: bool) -> Any:
     return handler
 
 
-POLICY = BodyContent({"application/json": ref("Policy")}, "a policy document; what it does not say is as by default")
+POLICY = BodyContent({"application/json": ref("Policy")}, "a policy; members that are absent have their defaults")
 ONE = "/v1/queues/{queue}"
 PAUSED = struct(queue=TEXT, paused=FLAG, changed=FLAG)
 IN_FORCE = ref("PolicyInForce")
 
 LISTED = (
-    Field("limit", whole(1, PAGE), "at most so many", PAGE),
+    Field("limit", whole(1, PAGE), "maximum number", PAGE),
     CURSOR,
-    Field("prefix", text(200), "queues whose names begin so", ""),
-    Field("find", text(200), "queues with this in their names, in letters of any case", ""),
+    Field("prefix", text(200), "only queues whose names start with this", ""),
+    Field("find", text(200), "only queues whose names contain this; case-insensitive", ""),
     Field(
         "sort",
         choice(*SORTS, *(f"-{name}" for name in SORTS[1:])),
-        "by name, or by a count, with - the largest first; a cursor goes with the order that it came from",
+        "order: by name or by a count; with - the largest first. A cursor is valid for the order of its page",
         SORTS[0],
     ),
 )
@@ -143,21 +143,23 @@ ALL_QUEUES = struct(queues=COUNT, backlog=COUNT, totals=table(COUNT), **dict.fro
 QUEUES_PAGE = struct(queues=items(ref("Queue")), cursor=TEXT, all=ALL_QUEUES)
 
 ENDPOINTS = (
-    Endpoint("GET", "/v1/queues", "Queues with their counts and rates, a page at a time", all_queues, "queues", "list",
+    Endpoint("GET", "/v1/queues", "List queues with their counts and rates, in pages", all_queues, "queues", "list",
              QUEUES_PAGE, query=LISTED, is_filtered=True),
-    Endpoint("GET", ONE, "One queue", one_queue, "queues", "list", ref("Queue"), refusals=("not_found",)),
+    Endpoint("GET", ONE, "Show a queue", one_queue, "queues", "list", ref("Queue"), refusals=("not_found",)),
     Endpoint("DELETE", ONE, "Delete a queue, all its messages and its policy", delete_queue, "queues", "admin",
              struct(queue=TEXT, deleted=COUNT)),
-    Endpoint("GET", f"{ONE}/policy", "The policy in force, every member spelled out, and as it was set", show_policy,
+    Endpoint("GET", f"{ONE}/policy", "Show the policy of a queue, with all defaults, and as it was set", show_policy,
              "policies", "look", IN_FORCE),
-    Endpoint("PUT", f"{ONE}/policy", "Put a policy in force", put_policy, "policies", "admin", IN_FORCE,
+    Endpoint("PUT", f"{ONE}/policy", "Set the policy of a queue", put_policy, "policies", "admin", IN_FORCE,
              content=POLICY, refusals=("bad_policy", "missing_extra")),
-    Endpoint("DELETE", f"{ONE}/policy", "Go back to the defaults", reset_policy, "policies", "admin", IN_FORCE),
-    Endpoint("POST", f"{ONE}/policy/check", "What a policy would be, without putting it in force", check_policy,
+    Endpoint("DELETE", f"{ONE}/policy", "Reset the policy of a queue to the defaults", reset_policy, "policies",
+             "admin", IN_FORCE),
+    Endpoint("POST", f"{ONE}/policy/check", "Check a policy without setting it", check_policy,
              "policies", "admin", IN_FORCE, content=POLICY, refusals=("bad_policy", "missing_extra")),
-    Endpoint("POST", f"{ONE}/pause", "Hand nothing out until it is resumed; publishing goes on",
+    Endpoint("POST", f"{ONE}/pause", "Pause a queue: no delivery until it is resumed; publishing continues",
              _pause_handler("queue_pause", True), "queues", "operate", PAUSED, refusals=("not_found",)),
-    Endpoint("POST", f"{ONE}/resume", "Hand out again", _pause_handler("queue_resume", False), "queues", "operate",
+    Endpoint("POST", f"{ONE}/resume", "Resume a paused queue", _pause_handler("queue_resume", False), "queues",
+             "operate",
              PAUSED, refusals=("not_found",)),
 )  # fmt: skip
 
@@ -231,7 +233,7 @@ MEMBERS = BodyContent(
             "additionalProperties": False,
         }
     },
-    "members of the policy's dispatch (docs/policy.md); what it does not say stays",
+    "members of the policy's dispatch (docs/policy.md); absent members do not change",
 )
 REGISTERED = struct(queue=TEXT, consumerId=TEXT, registered=FLAG, changed=FLAG)
 DELIVERY = struct(
@@ -253,29 +255,31 @@ REFUSED = struct(
     latest=items(struct(at=INSTANT, door=TEXT, address=TEXT, program=some(TEXT), reason=TEXT, text=TEXT, count=COUNT)),
 )
 WHICH = (
-    Field("queue", QUEUE_NAME, "of this queue only"),
-    Field("id", MESSAGE_ID, "of this message only"),
-    Field("consumer", CONSUMER_ID, "to this consumer only"),
-    Field("status", choice(*DeliveryStatus), "in this status only"),
+    Field("queue", QUEUE_NAME, "only of this queue"),
+    Field("id", MESSAGE_ID, "only of this message"),
+    Field("consumer", CONSUMER_ID, "only to this consumer"),
+    Field("status", choice(*DeliveryStatus), "only with this status"),
     LIMIT,
 )
 
 DISPATCH_ENDPOINTS = (
-    Endpoint("GET", ONE_DISPATCH, "By which strategy messages are given out, and to whom", show_dispatch, "consumers",
+    Endpoint("GET", ONE_DISPATCH, "Show the dispatch strategy of a queue and its consumers", show_dispatch, "consumers",
              "look", DISPATCH),
-    Endpoint("PATCH", ONE_DISPATCH, "Change how they are given out, while consumers are at work", update_dispatch,
+    Endpoint("PATCH", ONE_DISPATCH, "Change the dispatch strategy of a queue; consumers may stay connected",
+             update_dispatch,
              "consumers", "admin", DISPATCH, content=MEMBERS, refusals=("bad_policy",)),
-    Endpoint("PUT", f"{ONE_DISPATCH}/consumers/{{id}}", "Register a consumer: it is one also while it is away",
+    Endpoint("PUT", f"{ONE_DISPATCH}/consumers/{{id}}",
+             "Register a consumer: it is a member of the queue also while it is absent",
              _register_handler("dispatch_register", True), "consumers", "operate", REGISTERED, path_kinds=(CONSUMER,),
              refusals=("not_found",)),
     Endpoint("DELETE", f"{ONE_DISPATCH}/consumers/{{id}}", "Deregister a consumer",
              _register_handler("dispatch_deregister", False), "consumers", "operate", REGISTERED,
              path_kinds=(CONSUMER,), refusals=("not_found",)),
     Endpoint("GET", "/v1/deliveries",
-             "The latest deliveries of queues with a strategy, the newest first", deliveries, "consumers", "look",
+             "List the latest deliveries of queues with a strategy, newest first", deliveries, "consumers", "look",
              struct(deliveries=items(DELIVERY)), query=WHICH, is_filtered=True),
     Endpoint("GET", "/v1/programs",
-             "Which programs may come, who may send to whom, and who was refused", programs, "server", "admin",
+             "List the programs with their routes, and the latest refusals", programs, "server", "admin",
              struct(programs=items(PROGRAM), refused=REFUSED)), )  # fmt: skip
 
 
@@ -289,9 +293,9 @@ TRIED = struct(
 )  # fmt: skip
 MESSAGES = BodyContent(
     {**BODY.types, "application/json": {"description": "an envelope, a bare payload, or an array of them"}},
-    "what would be published",
+    "messages to check",
 )
-SOME_QUEUE = Field("queue", QUEUE_NAME, "of this queue only")
+SOME_QUEUE = Field("queue", QUEUE_NAME, "only of this queue")
 
 
 def processors(call: EndpointCall) -> None:
@@ -314,9 +318,10 @@ def check(call: EndpointCall) -> None:
 
 def endpoints(max_body: int) -> tuple[Endpoint, ...]:
     return (
-        Endpoint("GET", "/v1/processors", "Queues that demand something of messages, and what", processors, "policies",
+        Endpoint("GET", "/v1/processors", "List queues with checks or hooks", processors, "policies",
                  "look", struct(processors=items(ROW)), query=(SOME_QUEUE,), is_filtered=True),
-        Endpoint("POST", "/v1/queues/{queue}/check", "Would these messages be stored? Nothing is", check, "messages",
+        Endpoint("POST", "/v1/queues/{queue}/check", "Check whether messages would be stored, without storing them",
+                 check, "messages",
                  "publish", struct(queue=TEXT, processor=FLAG, refused=COUNT, messages=items(TRIED)),
                  query=(DOCUMENT_AS,), content=MESSAGES, headers=HEADERS, max_body=max_body,
                  refusals=("hook_failed",)),

@@ -67,13 +67,13 @@ ERROR_SCHEMA: dict[str, Any] = {
             "properties": {
                 "code": {"type": "string", "enum": sorted(STATUS_OF)},
                 "message": {"type": "string"},
-                "field": {"type": "string", "description": "which part of the request is at fault"},
-                "retryAfterSec": {"type": "number", "description": "asking again after so long may help"},
-                "asked": {"type": "integer", "description": "of a record that is no longer kept: its sequence …"},
-                "first": {"type": "integer", "description": "… and the one that the log begins with now"},
+                "field": {"type": "string", "description": "member or parameter of the request that is wrong"},
+                "retryAfterSec": {"type": "number", "description": "seconds after which a retry may succeed"},
+                "asked": {"type": "integer", "description": "sequence of a requested record that is no longer kept"},
+                "first": {"type": "integer", "description": "first sequence of the log"},
                 "active": {
                     "type": "object",
-                    "description": "of a standby: the active node of the pair, and where clients reach it",
+                    "description": "of a standby: name and address of the active node of the pair",
                     "required": ["node", "addresses"],
                     "properties": {
                         "node": {"type": "string"},

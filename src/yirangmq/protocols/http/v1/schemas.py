@@ -46,7 +46,7 @@ def ref(name: str) -> Schema:
 
 ENVELOPE: Schema = {
     "type": "object",
-    "description": "docs/envelope.md; members not listed here are kept and given back as they came",
+    "description": "docs/envelope.md; members that are not listed here are kept unchanged",
     "properties": {
         "messageId": TEXT,
         "timestamp": TEXT,

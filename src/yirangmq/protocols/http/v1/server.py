@@ -136,7 +136,7 @@ def one_consumer(call: EndpointCall) -> None:
             if row["consumerId"] == id:
                 call.reply(_consumer_row(row))
                 return
-        raise NotFound(f"no consumer {id!r} has told of itself within the last hour", field="id")
+        raise NotFound(f"no consumer {id!r} has reported within the last hour", field="id")
 
     call.call("consumer_list", {}, reply)
 
@@ -184,15 +184,16 @@ def _consumer_row(row: dict[str, Any]) -> dict[str, Any]:
 
 LATEST = 253_402_300_799_000
 """Latest time that ISO 8601 writes with a four-digit year, in ms since 1970."""
-SOME_QUEUE = Field("queue", QUEUE_NAME, "of this queue only")
+SOME_QUEUE = Field("queue", QUEUE_NAME, "only of this queue")
 ONE = "/v1/consumers/{id}"
 HEALTH = struct(status=TEXT, reasons=items(struct(level=TEXT, code=TEXT, text=TEXT)))
 TRENDS = struct(range=TEXT, at=items(INSTANT), all=table(items(some(NUMBER))), queues=table(table(items(some(NUMBER)))))
 TREND_RANGE = Field(
-    "range", choice(*RANGES), "ten minutes, or the last hour, day or week; slots of these have the highest gauges",
+    "range", choice(*RANGES),
+    "the last ten minutes, hour, day or week; a slot of the last three has the highest value of each gauge",
     DEFAULT_RANGE,
 )  # fmt: skip
-ONLY_TOTALS = Field("onlyTotals", BOOLEAN, "leave out the single queues", False, key="only_totals")
+ONLY_TOTALS = Field("onlyTotals", BOOLEAN, "only totals, without single queues", False, key="only_totals")
 HEARTBEAT_BODY = BodyContent(
     {
         "application/json": {
@@ -215,34 +216,40 @@ HEARTBEAT_BODY = BodyContent(
             },
         }
     },
-    "what the consumer does",
+    "state of the consumer",
 )
-WISHED = {"pause": "take nothing more", "resume": "go on", "drain": "finish what is in work, then stop"}
+WISHED = {
+    "pause": "Pause a consumer: it leases no more messages",
+    "resume": "Resume a paused consumer",
+    "drain": "Drain a consumer: it finishes its messages, then stops",
+}
 
 ENDPOINTS = (
-    Endpoint("GET", "/v1/status", "The server and its queues", status, "server", "list",
+    Endpoint("GET", "/v1/status", "Show the server and its queues", status, "server", "list",
              QUEUES_PAGE, query=(SOME_QUEUE, *LISTED), is_filtered=True),
-    Endpoint("GET", "/v1/trends", "The numbers of queues over the last minutes, hour, day or week", trends, "server",
+    Endpoint("GET", "/v1/trends", "Get the counts and rates of queues over the last minutes, hour, day or week",
+             trends, "server",
              "list", TRENDS, query=(SOME_QUEUE, TREND_RANGE, ONLY_TOTALS), is_filtered=True),
-    Endpoint("GET", "/v1/health", "Whether it is well, and why not", health, "server", "greet", HEALTH,
+    Endpoint("GET", "/v1/health", "Show the health of the server, with reasons", health, "server", "greet", HEALTH,
              more={"503": HEALTH}),
-    Endpoint("GET", "/v1/connections", "Who is connected", connections, "server", "admin",
+    Endpoint("GET", "/v1/connections", "List connections", connections, "server", "admin",
              struct(connections=items({"type": "object"}))),
-    Endpoint("GET", "/v1/schedules", "What is published by the clock, and when next", schedules, "server", "look",
+    Endpoint("GET", "/v1/schedules", "List schedules with their next times", schedules, "server", "look",
              struct(schedules=items(ref("Schedule"))), query=(SOME_QUEUE,), is_filtered=True),
-    Endpoint("GET", "/v1/webhooks", "Where messages are pushed to, and how that goes", webhooks, "server", "look",
+    Endpoint("GET", "/v1/webhooks", "List webhooks and their results", webhooks, "server", "look",
              struct(webhooks=items(ref("Webhook"))), is_filtered=True),
-    Endpoint("POST", "/v1/sweep", "Do now what time brings: delays that end, leases that lapse", sweep, "server",
+    Endpoint("POST", "/v1/sweep", "Run the sweeper now: apply ended delays and expired leases", sweep, "server",
              "operate", struct(changed=COUNT)),
-    Endpoint("GET", "/v1/consumers", "The consumers at work", consumers, "consumers", "look",
+    Endpoint("GET", "/v1/consumers", "List consumers", consumers, "consumers", "look",
              struct(consumers=items(ref("Consumer"))), is_filtered=True),
-    Endpoint("GET", ONE, "One consumer", one_consumer, "consumers", "look", ref("Consumer"), path_kinds=(CONSUMER,),
+    Endpoint("GET", ONE, "Show a consumer", one_consumer, "consumers", "look", ref("Consumer"), path_kinds=(CONSUMER,),
              refusals=("not_found",), is_filtered=True),
-    Endpoint("PUT", ONE, "A consumer tells of itself, about once a second; what is wished of it", heartbeat,
+    Endpoint("PUT", ONE, "Report a consumer, about once per second; the answer contains the request of an operator",
+             heartbeat,
              "consumers", "consume", struct(wish=some(TEXT)), path_kinds=(CONSUMER,), content=HEARTBEAT_BODY,
              is_filtered=True),
     *(
-        Endpoint("POST", f"{ONE}/{wish}", f"Ask a consumer to {WISHED[wish]}", _request_handler(wish), "consumers",
+        Endpoint("POST", f"{ONE}/{wish}", WISHED[wish], _request_handler(wish), "consumers",
                  "operate", ref("Consumer"), path_kinds=(CONSUMER,), refusals=("not_found",))
         for wish in WISHES
     ),
@@ -278,7 +285,7 @@ def rules(call: EndpointCall) -> None:
     _with_alerts(call).call("alert_rules", call.values(), lambda rows: call.reply({"rules": rows}))
 
 
-ID = Field("id", MESSAGE_ID, "the id of the alert", needed=True)
+ID = Field("id", MESSAGE_ID, "id of the alert", needed=True)
 ONE_ALERT = "/v1/alerts/{id}"
 SINK = struct(
     sink=TEXT,
@@ -299,20 +306,22 @@ TESTED = struct(sinks=items(struct(sink=TEXT, ok=FLAG, seconds=NUMBER, error=som
 GONE = ("not_found",)
 
 ALERT_ENDPOINTS = (
-    Endpoint("GET", "/v1/alerts", "What is wrong, the worst first, and how sinks take it", list_alerts, "alerts",
+    Endpoint("GET", "/v1/alerts", "List alerts, the highest level first, and the state of sinks", list_alerts, "alerts",
              "look", struct(enabled=FLAG, alerts=items(ref("Alert")), counts=table(COUNT), sinks=items(SINK)),
-             query=(Field("state", choice(*STATES), "alerts that are open, over, or all", "open"),), refusals=GONE),
-    Endpoint("POST", "/v1/alerts", "Send a test notice to every sink, or to one, and say what became of it", test,
+             query=(Field("state", choice(*STATES), "alerts that are open, over, or both", "open"),), refusals=GONE),
+    Endpoint("POST", "/v1/alerts", "Send a test notice to all sinks or one, and return the results", test,
              "alerts", "operate", TESTED, body=(
-                 Field("level", choice(*Level), "that it has", Level.INFO.value),
-                 Field("sink", text(100), "to this one only; empty: to all", ""),
+                 Field("level", choice(*Level), "level of the notice", Level.INFO.value),
+                 Field("sink", text(100), "name of the sink; empty: all sinks", ""),
              ), refusals=GONE),
-    Endpoint("GET", ONE_ALERT, "One alert", one_alert, "alerts", "look", ref("Alert"), path_kinds=(ID,), refusals=GONE),
+    Endpoint("GET", ONE_ALERT, "Show an alert", one_alert, "alerts", "look", ref("Alert"), path_kinds=(ID,),
+             refusals=GONE),
     Endpoint("POST", f"{ONE_ALERT}/ack", "Acknowledge an alert: no more reminders, unless it gets worse", acknowledge,
              "alerts", "operate", ref("Alert"), path_kinds=(ID,), body=(
-                 Field("by", text(MAX_NAME_CHARS), "who", ""), Field("note", text(MAX_NOTE_CHARS), "what is done", ""),
+                 Field("by", text(MAX_NAME_CHARS), "name of the person", ""), Field("note", text(MAX_NOTE_CHARS),
+                       "note, for example what is being done", ""),
              ), refusals=("not_found", "wrong_state", "store_error")),
-    Endpoint("GET", "/v1/alert-rules", "What is watched, and its limits", rules, "alerts", "look",
+    Endpoint("GET", "/v1/alert-rules", "List alert rules and their limits", rules, "alerts", "look",
              struct(rules=items(RULE)), refusals=GONE),
 )  # fmt: skip
 
@@ -334,8 +343,8 @@ def _bridge_handler(method: str, status: int = 200) -> Callable[[EndpointCall], 
 
 
 ONE_BRIDGE = "/v1/bridges/{name}"
-START = Field("start", choice(*Start), "where it begins: new, beginning, sequence or time; the last two with at")
-AT = Field("at", whole(0, MAX_SEQUENCE), "the sequence, or the nanosecond since 1970")
+START = Field("start", choice(*Start), "start position; sequence and time need at")
+AT = Field("at", whole(0, MAX_SEQUENCE), "the sequence, or the time in nanoseconds since 1970")
 ROW = struct(
     name=TEXT,
     queue=TEXT,
@@ -353,24 +362,24 @@ REFUSALS = ("not_found", "wrong_state", "store_error", "store_damaged", "retired
 NEW = (
     BRIDGE,
     QUEUE,
-    Field("topics", many(text(200, 1), 0, MAX_TOPICS), "names and patterns; none: all topics"),
-    Field("groups", BOOLEAN, "a record's key becomes its message's group", True),
+    Field("topics", many(text(200, 1), 0, MAX_TOPICS), "names and patterns of topics; empty: all topics"),
+    Field("groups", BOOLEAN, "use the key of a record as group id of its message", True),
     START,
     AT,
 )
 
 BRIDGE_ENDPOINTS = (
-    Endpoint("GET", "/v1/bridges", "Topics that feed queues, and how that goes", list_bridges, "topics", "look",
+    Endpoint("GET", "/v1/bridges", "List bridges and their states", list_bridges, "topics", "look",
              struct(bridges=items(ROW)), refusals=("not_found",)),
-    Endpoint("POST", "/v1/bridges", "Let topics feed a queue", _bridge_handler("bridge_add"), "topics", "admin", ROW,
+    Endpoint("POST", "/v1/bridges", "Add a bridge", _bridge_handler("bridge_add"), "topics", "admin", ROW,
              body=NEW, refusals=(*REFUSALS, "store_full")),
-    Endpoint("GET", ONE_BRIDGE, "One bridge", _bridge_handler("bridge_show"), "topics", "look", ROW,
+    Endpoint("GET", ONE_BRIDGE, "Show a bridge", _bridge_handler("bridge_show"), "topics", "look", ROW,
              path_kinds=(BRIDGE,), refusals=("not_found",)),
-    Endpoint("DELETE", ONE_BRIDGE, "Remove a bridge; its messages stay", _bridge_handler("bridge_remove"), "topics",
+    Endpoint("DELETE", ONE_BRIDGE, "Remove a bridge; its messages are kept", _bridge_handler("bridge_remove"), "topics",
              "admin", ROW, path_kinds=(BRIDGE,), refusals=REFUSALS),
-    Endpoint("POST", f"{ONE_BRIDGE}/pause", "Bring nothing more over", _bridge_handler("bridge_pause"), "topics",
+    Endpoint("POST", f"{ONE_BRIDGE}/pause", "Pause a bridge", _bridge_handler("bridge_pause"), "topics",
              "operate", ROW, path_kinds=(BRIDGE,), refusals=REFUSALS),
-    Endpoint("POST", f"{ONE_BRIDGE}/resume", "Go on, from where it was or from another place",
+    Endpoint("POST", f"{ONE_BRIDGE}/resume", "Resume a bridge, at its cursor or at another position",
              _bridge_handler("bridge_resume"), "topics", "operate", ROW, path_kinds=(BRIDGE,), body=(START, AT),
              refusals=REFUSALS),
 )  # fmt: skip
@@ -434,9 +443,11 @@ PAIR = struct(
 )
 
 PAIR_ENDPOINTS = (
-    Endpoint("GET", "/v1/pair", "Both nodes of the pair, as this one knows them", pair_status, "server", "look", PAIR,
+    Endpoint("GET", "/v1/pair", "Show both nodes of the pair, as this one knows them", pair_status, "server", "look",
+             PAIR,
              refusals=("not_found",)),
-    Endpoint("GET", "/v1/pair/history", "The decisions of this node with their evidence, the oldest first", history,
+    Endpoint("GET", "/v1/pair/history", "List the decisions of this node with their evidence, oldest first", history,
              "server", "look", struct(history=items(struct(("evidence",), at=INSTANT, event=TEXT, evidence=EVIDENCE))),
-             query=(Field("limit", whole(1, MAX_HISTORY), "the latest so many", 100),), refusals=("not_found",)),
+             query=(Field("limit", whole(1, MAX_HISTORY), "maximum number of the latest entries", 100),),
+             refusals=("not_found",)),
 )  # fmt: skip

@@ -89,9 +89,9 @@ class QueueEventStreams:
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
-            Endpoint("GET", "/v1/events", "What happens in all queues, as it happens", self.follow, "events", "look",
+            Endpoint("GET", "/v1/events", "Stream events of all queues", self.follow, "events", "look",
                      ANSWER, query=QUERY, headers=(RESUME,), media=STREAM, is_filtered=True),
-            Endpoint("GET", "/v1/queues/{queue}/events", "What happens in one queue", self.follow, "events", "look",
+            Endpoint("GET", "/v1/queues/{queue}/events", "Stream events of a queue", self.follow, "events", "look",
                      ANSWER, query=QUERY, headers=(RESUME,), media=STREAM),
         )  # fmt: skip
 
@@ -217,10 +217,10 @@ def _kinds(given: str | None) -> frozenset[str]:
 
 QUERY = (
     Field("kind", text(1_000), f"only these, separated by commas: {', '.join(NAMES)}"),
-    Field("after", text(100), "for readers that cannot set Last-Event-ID"),
+    Field("after", text(100), "like Last-Event-ID, for clients that cannot set this header"),
 )
-RESUME = Field("Last-Event-ID", text(100), "the id of the last event that was read")
-ANSWER = {"type": "string", "description": "events as docs/http.md has them"}
+RESUME = Field("Last-Event-ID", text(100), "id of the last event that was read; the stream continues after it")
+ANSWER = {"type": "string", "description": "events, described in docs/http.md"}
 
 
 # -- records of topics -------------------------------------------------------------------------------------------------
@@ -282,10 +282,12 @@ class TopicEventStreams:
     def endpoints(self) -> tuple[Endpoint, ...]:
         refusals = ("not_found", "retired", "wrong_epoch", "store_error", "store_damaged")
         return (
-            Endpoint("GET", "/v1/topics/events", "Records of all topics or some, as they are published", self.follow,
+            Endpoint("GET", "/v1/topics/events", "Stream records of all topics or some, as they are published",
+                     self.follow,
                      "topics", "follow", ANSWER, query=(TOPICS, *TOPIC_QUERY), headers=(RESUME,), refusals=refusals,
                      media=STREAM),
-            Endpoint("GET", "/v1/topics/{topic}/events", "Records of one topic, as they are published", self.follow,
+            Endpoint("GET", "/v1/topics/{topic}/events", "Stream records of a topic, as they are published",
+                     self.follow,
                      "topics", "follow", ANSWER, query=TOPIC_QUERY, headers=(RESUME,), refusals=refusals, media=STREAM,
                      name="getTopicsEventsOfOne"),
         )  # fmt: skip
@@ -406,8 +408,8 @@ def _number(given: str, log: Log) -> int:
     """Return the sequence of an event id. Raise ``WrongEpoch`` for an id of another epoch."""
     epoch, _, number = given.rpartition("-")
     if not (number.isascii() and number.isdecimal() and len(number) <= 20 and int(number) <= MAX_SEQUENCE):
-        raise BadInput(f"{given[:60]!r} is no id of an event of this stream", field="Last-Event-ID")
-    check_epoch(log, epoch, "the last event that you know")
+        raise BadInput(f"{given[:60]!r} is not the id of an event of this stream", field="Last-Event-ID")
+    check_epoch(log, epoch, "the last event that you have")
     if int(number) > log.last:
         raise BadInput(f"is past the end of the log, which is {log.last}", field="Last-Event-ID")
     return int(number)
@@ -422,5 +424,5 @@ def _filter(topic: str | None, given: str | None) -> Filter:
 TOPIC_QUERY = (
     FROM_SEQUENCE,
     FROM_TIME,
-    Field("after", text(100), "for readers that cannot set Last-Event-ID"),
+    Field("after", text(100), "like Last-Event-ID, for clients that cannot set this header"),
 )

@@ -41,8 +41,8 @@ BYTES = "application/octet-stream"
 TYPE_HEADER = "content-type"
 """Record header with the content type of the body, if that is neither JSON nor plain bytes."""
 HEADERS = (
-    Field("X-MQ-Key", text(MAX_PART), "the key of the one record that the body is the payload of"),
-    Field("X-MQ-Headers", text(MAX_PART), "its headers: a JSON object of strings"),
+    Field("X-MQ-Key", text(MAX_PART), "key of the record, if the body is one payload"),
+    Field("X-MQ-Headers", text(MAX_PART), "headers of the record: a JSON object of strings"),
 )
 _named = frozenset(field.name.lower() for field in HEADERS)
 _known = frozenset({"payload", "payloadBase64", "key", "headers"})
@@ -106,7 +106,7 @@ def _document(topic: str, one: bytes) -> NewRecord:
 
 def _payload(parts: Mapping[str, bytes]) -> bytes:
     if "payload" in parts and "payloadBase64" in parts:
-        raise BadInput("stands beside payload; give one of them", field="payloadBase64")
+        raise BadInput("is given together with payload; give only one", field="payloadBase64")
     if "payload" in parts:
         loads(parts["payload"])
         return parts["payload"]
@@ -138,11 +138,11 @@ def _frames(topic: str, body: bytes) -> list[NewRecord]:
     reader = RecordReader()
     found = [NewRecord(one.topic, one.payload, one.key, one.headers) for one in reader.feed(body)]
     if reader.held:
-        raise BadInput(f"the last {reader.held} bytes are no whole record", field="body")
+        raise BadInput(f"the last {reader.held} bytes are not a complete record", field="body")
     _check_count(len(found))
     for number, one in enumerate(found):
         if one.topic != topic:
-            raise BadInput(f"is {one.topic!r}, the path says {topic!r}", field=f"records[{number}].topic")
+            raise BadInput(f"is {one.topic!r}, but the path has {topic!r}", field=f"records[{number}].topic")
     return found
 
 
@@ -239,7 +239,7 @@ def read_page(call: EndpointCall) -> None:
 def start_of(query: dict[str, Any]) -> dict[str, int]:
     """Return the start of a range as arguments of the named methods: ``start``, ``at_ns``, or none."""
     if "fromSeq" in query and "fromTime" in query:
-        raise BadInput("stands beside fromSeq; give one of them", field="fromTime")
+        raise BadInput("is given together with fromSeq; give only one", field="fromTime")
     if "fromTime" in query:
         return {"at_ns": query["fromTime"]}
     return {"start": query["fromSeq"]} if "fromSeq" in query else {}
@@ -268,10 +268,9 @@ INSTANT_KIND = ValueType(
     {"anyOf": [{"type": "integer", "minimum": 0, "maximum": MAX_SEQUENCE // MILLISECOND},
                {"type": "string", "format": "date-time"}]}, _check_instant, _parse_instant,
 )  # fmt: skip
-FROM_SEQUENCE = Field("fromSeq", whole(1, MAX_SEQUENCE), "begin with this sequence of the log")
-FROM_TIME = Field("fromTime", INSTANT_KIND, "begin with the first record from this time on, in milliseconds since 1970 "
-                  "or as ISO 8601 has it")  # fmt: skip
-TOPICS = Field("topics", text(16_000), f"names and patterns, split by commas; up to {MAX_PATTERNS} patterns")
+FROM_SEQUENCE = Field("fromSeq", whole(1, MAX_SEQUENCE), "sequence in the log of the first record")
+FROM_TIME = Field("fromTime", INSTANT_KIND, "time of the first record: milliseconds since 1970 or ISO 8601")
+TOPICS = Field("topics", text(16_000), f"names and patterns, separated by commas; up to {MAX_PATTERNS} patterns")
 BODY = BodyContent(
     {
         "application/json": {
@@ -281,11 +280,11 @@ BODY = BodyContent(
                 {"type": ["object", "string", "number", "boolean", "null"]},
             ],
         },
-        "application/x-ndjson": {"type": "string", "description": "a record or a bare payload a line"},
+        "application/x-ndjson": {"type": "string", "description": "a record or a bare payload per line"},
         FRAMES: {"type": "string", "format": "binary", "description": "record frames (docs/log.md)"},
         "*/*": {"description": "any bytes: the payload of one record"},
     },
-    "what to publish",
+    "messages to publish",
 )
 ONE = "/v1/topics/{topic}"
 REFUSALS = ("not_found", "store_error", "store_damaged")
@@ -300,14 +299,14 @@ PAGE = struct(topic=TEXT, epoch=TEXT, first=COUNT, last=COUNT, next=COUNT, recor
 
 def endpoints(max_body: int) -> tuple[Endpoint, ...]:
     return (
-        Endpoint("GET", "/v1/topics", "Every topic with its numbers", list_topics, "topics", "list",
+        Endpoint("GET", "/v1/topics", "List topics with their counts", list_topics, "topics", "list",
                  struct(("epoch",), state=TEXT, first=COUNT, last=COUNT, gaps=items(items(COUNT)),
                        topics=items(ref("Topic"))), refusals=REFUSALS, is_filtered=True),
-        Endpoint("GET", "/v1/subscribers", "Who follows topics, and durable subscribers that are away",
+        Endpoint("GET", "/v1/subscribers", "List subscribers, durable ones that are offline included",
                  list_subscribers, "topics", "look", struct(subscribers=items(SUBSCRIBER)), refusals=("not_found",)),
-        Endpoint("GET", ONE, "One topic", show_topic, "topics", "list", ref("Topic"), refusals=REFUSALS),
+        Endpoint("GET", ONE, "Show a topic", show_topic, "topics", "list", ref("Topic"), refusals=REFUSALS),
         Endpoint("POST", f"{ONE}/records", "Publish one record or many", publish, "topics", "publish", PUBLISHED,
                  content=BODY, headers=HEADERS, max_body=max_body, refusals=(*REFUSALS, "store_full")),
-        Endpoint("GET", f"{ONE}/records", "Records of a topic, by range", read_page, "topics", "follow", PAGE,
+        Endpoint("GET", f"{ONE}/records", "List records of a topic", read_page, "topics", "follow", PAGE,
                  query=(FROM_SEQUENCE, FROM_TIME, LIMIT), refusals=(*REFUSALS, "retired")),
     )  # fmt: skip

@@ -21,18 +21,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from yirangmq import __version__
-from yirangmq.cli import output
-from yirangmq.cli.arguments import read_input
-from yirangmq.cli.output import Screen
 from yirangmq.config.config import Config, exposed
-from yirangmq.config.default_store import DefaultStore, default_store
 from yirangmq.core.access import AccessGrant, check_secret, check_token, grants
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Store
 from yirangmq.core.stop_signals import StopSignals, StopStep
 from yirangmq.fsio import permissions
 from yirangmq.fsio.atomic_file import make_folder
+from yirangmq.fsio.input_file import read_input
 from yirangmq.observe import logs
 from yirangmq.observe.logs import log, values
 from yirangmq.server.lifecycle import notify
@@ -53,13 +49,13 @@ GC_THRESHOLDS = (20_000, 50, 100)
 are rare. (Measured: the throughput does not change; the pauses of full collections are avoided.)"""
 
 
-def serve(chosen: Config, screen: Screen) -> int:
+def serve(chosen: Config, announce: Callable[[list[str], str], None]) -> None:
+    """Serve until a signal stops the process. ``announce`` is called with the addresses and the durability."""
     logs.start_log(chosen.log_level, chosen.log_format, sys.stderr)
     if chosen.syslog:
         logs.start_syslog(chosen.syslog)
     with contextlib.ExitStack() as stack:
-        token = _token(chosen)
-        secrets = Secrets(token, _tls(chosen), _grants(chosen, token), _pair_key(chosen), _programs(chosen))
+        secrets = _read_secrets(chosen)
         _set_file_modes(chosen)
         _make_folders(chosen)
         lock = StoreLock(chosen.store_url, _holder(chosen, ""))
@@ -78,11 +74,13 @@ def serve(chosen: Config, screen: Screen) -> int:
         def ready(addresses: list[str]) -> None:
             lock.write_holder(_holder(chosen, next((one for one in addresses if one.startswith(OURS)), "")))
             _tune_memory()
-            _announce(chosen, screen, addresses, store.durability())
+            notify("READY=1")
+            announce(addresses, store.durability())
+            about = values(addresses=addresses, store=chosen.store_url, durability=store.durability())
+            log.info("server_started", extra=about)
 
         _run_loop(_serve(lambda: Daemon(chosen, store, secrets), ready))
     log.info("server_stopped")
-    return output.OK
 
 
 def _warn_of_clear_text(chosen: Config) -> None:
@@ -90,12 +88,6 @@ def _warn_of_clear_text(chosen: Config) -> None:
     for setting, address in exposed(chosen):
         if setting == "feed_tcp" or not chosen.tls_cert:
             log.warning("listening_in_clear_text", extra=values(setting=setting, address=address))
-
-
-def _unused_store(chosen: Config) -> DefaultStore | None:
-    """Return the default store if this server serves it beside a former default store of commands."""
-    default = default_store(os.environ)
-    return default if default.unused_file and chosen.store_url == f"sqlite:{default.file}" else None
 
 
 def _store(chosen: Config) -> Store:
@@ -170,18 +162,6 @@ def _tune_memory() -> None:
 # -- before the start -----------------------------------------------------------------------------------------------
 
 
-def _token(chosen: Config) -> str:
-    if not chosen.token_file:
-        return chosen.token
-    return check_token(_first_line(chosen.token_file, "token_file"), "token_file")
-
-
-def _pair_key(chosen: Config) -> str:
-    if not chosen.pair_key_file:
-        return chosen.pair_key
-    return check_secret(_first_line(chosen.pair_key_file, "pair_key_file"), "pair_key_file")
-
-
 def _first_line(path: str, field: str) -> str:
     text = read_input(path, MAX_TOKEN_BYTES, field).decode("utf-8", "replace").strip().partition("\n")[0].strip()
     if not text:
@@ -189,17 +169,19 @@ def _first_line(path: str, field: str) -> str:
     return text
 
 
-def _grants(chosen: Config, token: str) -> tuple[AccessGrant, ...]:
-    """Return the grants of HTTP clients: the token that allows everything, and those of the token rules."""
-    rules = [rule.grant(rule.token or _first_line(rule.token_file, "http_tokens")) for rule in chosen.http_tokens]
-    return (*([AccessGrant(token)] if token else []), *rules)
-
-
-def _programs(chosen: Config) -> tuple[AccessGrant, ...]:
-    """Return the grants of programs, with the tokens that are read from files."""
+def _read_secrets(chosen: Config) -> Secrets:
+    """Return the secrets, with those that are read from files."""
+    token, pair_key = chosen.token, chosen.pair_key
+    if chosen.token_file:
+        token = check_token(_first_line(chosen.token_file, "token_file"), "token_file")
+    tls = _tls(chosen)
+    http = [rule.grant(rule.token or _first_line(rule.token_file, "http_tokens")) for rule in chosen.http_tokens]
+    if chosen.pair_key_file:
+        pair_key = check_secret(_first_line(chosen.pair_key_file, "pair_key_file"), "pair_key_file")
     in_files = [one for one in chosen.programs if one.token_file]
     tokens = {one.name: check_token(_first_line(one.token_file, "programs"), "programs") for one in in_files}
-    return grants(chosen.programs, chosen.routes, tokens)
+    everything = [AccessGrant(token)] if token else []
+    return Secrets(token, tls, (*everything, *http), pair_key, grants(chosen.programs, chosen.routes, tokens))
 
 
 def _tls(chosen: Config) -> ssl.SSLContext | None:
@@ -252,32 +234,3 @@ def _raise_file_limit(wanted: int) -> None:
         most = 0
     if most < wanted:
         log.warning("open_file_limit_too_low", extra=values(wanted=wanted))
-
-
-def _announce(chosen: Config, screen: Screen, addresses: list[str], durability: str) -> None:
-    notify("READY=1")
-    value = {"ready": True, "version": __version__, "addresses": addresses, "store": chosen.store_url}
-    where = f"store {chosen.store_url}, durability {durability}"
-    text = f"yirangmq {__version__} is ready at {', '.join(addresses)}; {where}"
-    dashboard = _dashboard(addresses)
-    if dashboard is not None:
-        text += f"\nThe dashboard is at {dashboard}"
-    unused = _unused_store(chosen)
-    if unused is not None:
-        log.warning("former_store_unused", extra=values(file=unused.unused_file, store=chosen.store_url))
-        text += f"\n{unused.unused_text}"
-    screen.answer({**value, "dashboard": dashboard, "durability": durability, "pid": os.getpid()}, text)
-    screen.flush()
-    log.info("server_started", extra=values(addresses=addresses, store=chosen.store_url, durability=durability))
-
-
-WILDCARDS = {"://0.0.0.0:": "://127.0.0.1:", "://[::]:": "://[::1]:"}
-"""Addresses that stand for every address of the machine, and what a browser on it opens instead."""
-
-
-def _dashboard(addresses: list[str]) -> str | None:
-    """Return the address at which a browser on this machine opens the dashboard; None without HTTP over TCP."""
-    page = next((f"{address}/" for address in addresses if address.startswith(("http://", "https://"))), None)
-    for wildcard, local in WILDCARDS.items():
-        page = page.replace(wildcard, local) if page is not None else None
-    return page

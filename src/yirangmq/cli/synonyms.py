@@ -1,0 +1,65 @@
+"""Words of other tools for commands and verbs. An unknown command is answered with the one that is meant.
+
+The module is loaded only for such an answer. The first word of a row that is a command there is suggested."""
+
+from collections.abc import Mapping, Sequence
+
+COMMANDS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("send", "put", "push", "enqueue", "add", "produce", "emit"), ("publish",)),
+    **dict.fromkeys(("receive", "get", "pop", "take", "lease", "work", "worker", "read", "reserve"), ("consume",)),
+    **dict.fromkeys(("list", "ls", "list-queues", "tubes"), ("queues",)),
+    **dict.fromkeys(("stats", "count", "info", "depth"), ("status",)),
+    **dict.fromkeys(("start", "server", "run", "daemon", "broker"), ("serve",)),
+    **dict.fromkeys(("redrive", "requeue", "resend", "reprocess"), ("dlq redrive",)),
+    **dict.fromkeys(("dead", "dead-letters", "deadletter", "failed"), ("dlq list",)),
+    **dict.fromkeys(("quarantine", "park"), ("dlq quarantine",)),
+    **dict.fromkeys(("subscribe", "listen", "follow"), ("topic subscribe",)),
+    **dict.fromkeys(("replay", "trim"), ("topic",)),
+    "tail": ("topic tail",),
+    **dict.fromkeys(("pause", "resume", "create"), ("queue",)),
+    **dict.fromkeys(("backup", "dump"), ("export",)),
+    **dict.fromkeys(("restore", "load"), ("import",)),
+    **dict.fromkeys(("fsck", "verify"), ("check",)),
+    **dict.fromkeys(("fix", "mend", "recover"), ("repair",)),
+    **dict.fromkeys(("doc", "man", "manual", "guide"), ("docs",)),
+    **dict.fromkeys(("clear", "flush", "empty", "truncate"), ("purge",)),
+    **dict.fromkeys(("delete", "remove", "rm", "cancel"), ("drop",)),
+    **dict.fromkeys(("monitor", "live", "htop", "dashboard"), ("top",)),
+    **dict.fromkeys(("events", "logs"), ("watch",)),
+    **dict.fromkeys(("consumers", "workers"), ("consumer list",)),
+    **dict.fromkeys(("switch", "failover", "takeover"), ("pair switch",)),
+    **dict.fromkeys(("ping", "doctor"), ("health",)),
+    **{
+        "complete": ("ack",),
+        "done": ("ack",),
+        "fail": ("nack",),
+        "reject": ("nack",),
+        "retry": ("nack",),
+        "renew": ("extend",),
+    },
+    **{
+        "help": ("--help",),
+        "version": ("--version",),
+        "cron": ("schedule",),
+        "alerts": ("alert",),
+        "clients": ("connections",),
+    },
+    **{"config": ("policy",), "settings": ("policy",), "find": ("peek",), "browse": ("peek",), "login": ("token",)},
+}
+VERBS: Mapping[str, Sequence[str]] = {
+    **dict.fromkeys(("ls", "all"), ("list", "show")),
+    **dict.fromkeys(("info", "describe", "view", "inspect", "stat"), ("show", "status", "get", "list")),
+    **dict.fromkeys(("delete", "del", "rm", "drop", "clear", "truncate"), ("remove", "purge", "trim", "deregister")),
+    **dict.fromkeys(("count", "counts", "summary"), ("stats", "status")),
+    **dict.fromkeys(("retry", "resend", "replay", "move", "release"), ("redrive", "resume")),
+    **dict.fromkeys(("park", "hold", "isolate"), ("quarantine", "pause")),
+    **dict.fromkeys(("stop", "suspend", "disable", "halt"), ("pause", "drain")),
+    **dict.fromkeys(("start", "continue", "enable", "unpause"), ("resume", "serve")),
+    **dict.fromkeys(("consume", "follow", "listen", "receive", "read", "get"), ("subscribe", "show", "get", "dump")),
+    **dict.fromkeys(("send", "put", "push", "emit"), ("publish", "add", "set")),
+    **dict.fromkeys(("create", "new", "make"), ("add", "set", "create", "register", "new", "init")),
+    **dict.fromkeys(("edit", "update", "change"), ("set", "tune")),
+    **dict.fromkeys(("verify", "test", "lint"), ("check", "validate")),
+    **dict.fromkeys(("fix", "mend"), ("repair",)),
+    **dict.fromkeys(("failover", "switchover", "promote", "takeover"), ("switch", "move-leader")),
+}
