@@ -5,7 +5,7 @@ second) and durations for people."""
 
 import argparse
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from yirangmq.cli.command import QueueArgument
 from yirangmq.core.errors import BadInput
