@@ -3,11 +3,11 @@
 The schema is in schema/004-runs.sql. Before a message changes separately from its run, it is cut out of the run and
 gets a single row in ``ready`` or ``life``.
 
-``ReadyRuns`` has messages that are ready and were never leased (``fresh``). New runs are kept in memory until a query
+Ready runs (``fresh``) have messages that are ready and were never leased. New runs are kept in memory until a query
 has to find them, or until the commit: a message leased in the commit that published it is never written to ``fresh``.
 
-``Runs`` adds messages leased together for the first time, and those acked together (``batch``). It caches up to 10,000
-batches leased by this process, so that settling one reads nothing."""
+Batches (``batch``) have messages leased together for the first time, and those acked together. Up to 10,000 batches
+leased by this process are cached, so that settling one reads nothing."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -83,24 +83,55 @@ def members(covered: Sequence[Span]) -> set[int]:
     return set().union(*[range(first, last + 1) for first, last in covered])
 
 
-class ReadyRuns:
-    """Ready runs of a store, inside a transaction."""
+# -- leased and done runs: batch ---------------------------------------------------------------------------------------
+
+BATCHES_OVER = query(f"""
+SELECT {BATCH_COLUMNS} FROM batch WHERE last >= ?1 AND first BETWEEN
+    coalesce((SELECT max(first) FROM batch WHERE first <= ?1), ?1) AND ?2""")
+BATCHES_BEHIND = query(f"""
+SELECT {BATCH_COLUMNS} FROM batch WHERE queue = ?1 AND state = ?2 AND last > ?3
+    AND first >= coalesce((SELECT max(first) FROM batch WHERE first <= ?3), 0)
+ORDER BY first""")
+BATCHES_DUE = query(f"SELECT {BATCH_COLUMNS} FROM batch WHERE due_at > 0 AND due_at <= ? ORDER BY due_at, first")
+OLDEST_BATCHES = query(f"""
+SELECT {BATCH_COLUMNS} FROM batch WHERE queue = ? AND state = 'done' AND body = 1 ORDER BY changed_at, first""")
+BATCH_SIZE = query(f"SELECT coalesce(sum({SIZE}), 0) FROM message WHERE seq BETWEEN ? AND ?")
+BATCH_IDS = query(f"""
+SELECT json_group_object(id, size), sum(size)
+FROM (SELECT id, {SIZE} AS size FROM message WHERE seq BETWEEN ? AND ?)""")
+BATCH_ROWS = query(f"SELECT seq, id, {SIZE} FROM message WHERE seq BETWEEN ? AND ? LIMIT ?")
+
+
+MAX_CACHED_BATCHES = 10_000
+"""Maximum number of cached leased batches, about 400 bytes each; beyond it all are dropped."""
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+class Runs:
+    """Runs of a store inside a transaction: ready, leased and done."""
 
     def __init__(
         self,
         db: StatementExecutor,
         tails: dict[tuple[int, int], Span] | None = None,
         recent_payloads: RecentPayloads | None = None,
+        leased: dict[int, LeasedBatch] | None = None,
         contents: Contents | None = None,
     ) -> None:
         """``tails``: cache of the last run in the table, by queue and rank. ``recent_payloads``: cache of recently
-        published envelopes."""
+        published envelopes. ``leased``: cache of batches that this process leased and that have not changed since, by
+        first number."""
         self._db = db
         self._tails = {} if tails is None else tails
         self._recent_payloads = recent_payloads or RecentPayloads()
+        self._leased = {} if leased is None else leased
         self._contents = contents or Contents(db)
         self._new: dict[tuple[int, int], Span] = {}
         """Runs that are not in the table yet, by queue and rank. Each comes after all runs in the table."""
+
+    # -- ready ----------------------------------------------------------------------------------------------------
 
     def add_ready(self, queue: int, rank: int, first: int, last: int) -> None:
         """Add new messages after all others of their queue and rank."""
@@ -234,67 +265,6 @@ class ReadyRuns:
         messages = self._ready_messages(name, rank, (seq, seq), 1)
         return messages[0] if messages else None
 
-
-def _enough_runs(runs: Iterable[tuple[int, int, int]], most: int) -> list[tuple[int, int, int]]:
-    """Return the first runs, until they have ``most`` messages."""
-    found = []
-    for run in runs:
-        found.append(run)
-        most -= run[2] - run[1] + 1
-        if most <= 0:
-            break
-    return found
-
-
-def _joined(runs: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Join adjacent runs of the same rank."""
-    found: list[tuple[int, int, int]] = []
-    for rank, first, last in runs:
-        if found and found[-1][0] == rank and found[-1][2] == first - 1:
-            found[-1] = rank, found[-1][1], last
-        else:
-            found.append((rank, first, last))
-    return found
-
-
-# -- leased and done runs: batch ---------------------------------------------------------------------------------------
-
-BATCHES_OVER = query(f"""
-SELECT {BATCH_COLUMNS} FROM batch WHERE last >= ?1 AND first BETWEEN
-    coalesce((SELECT max(first) FROM batch WHERE first <= ?1), ?1) AND ?2""")
-BATCHES_BEHIND = query(f"""
-SELECT {BATCH_COLUMNS} FROM batch WHERE queue = ?1 AND state = ?2 AND last > ?3
-    AND first >= coalesce((SELECT max(first) FROM batch WHERE first <= ?3), 0)
-ORDER BY first""")
-BATCHES_DUE = query(f"SELECT {BATCH_COLUMNS} FROM batch WHERE due_at > 0 AND due_at <= ? ORDER BY due_at, first")
-OLDEST_BATCHES = query(f"""
-SELECT {BATCH_COLUMNS} FROM batch WHERE queue = ? AND state = 'done' AND body = 1 ORDER BY changed_at, first""")
-BATCH_SIZE = query(f"SELECT coalesce(sum({SIZE}), 0) FROM message WHERE seq BETWEEN ? AND ?")
-BATCH_IDS = query(f"""
-SELECT json_group_object(id, size), sum(size)
-FROM (SELECT id, {SIZE} AS size FROM message WHERE seq BETWEEN ? AND ?)""")
-BATCH_ROWS = query(f"SELECT seq, id, {SIZE} FROM message WHERE seq BETWEEN ? AND ? LIMIT ?")
-
-
-MAX_CACHED_BATCHES = 10_000
-"""Maximum number of cached leased batches, about 400 bytes each; beyond it all are dropped."""
-
-
-class Runs(ReadyRuns):
-    """Runs of a store inside a transaction: ready, leased and done."""
-
-    def __init__(
-        self,
-        db: StatementExecutor,
-        tails: dict[tuple[int, int], Span] | None = None,
-        recent_payloads: RecentPayloads | None = None,
-        leased: dict[int, LeasedBatch] | None = None,
-        contents: Contents | None = None,
-    ) -> None:
-        """``held``: cache of batches that this process leased and that have not changed since, by first number."""
-        super().__init__(db, tails, recent_payloads, contents)
-        self._leased = {} if leased is None else leased
-
     def move_to_single_row(self, seq: int) -> None:
         """Move a message from its run to a single row, in the same state. A done message stays in its batch."""
         row = self._db.execute(QUEUE_AND_RANK, (seq,)).fetchone()
@@ -393,6 +363,28 @@ class Runs(ReadyRuns):
         ids = self.ids((batch.first, last))[0] if part.ids is None else part.ids
         self.cut(batch.first, last)
         self.add(part._replace(due_at=due_at, body=0, ids=ids))
+
+
+def _enough_runs(runs: Iterable[tuple[int, int, int]], most: int) -> list[tuple[int, int, int]]:
+    """Return the first runs, until they have ``most`` messages."""
+    found = []
+    for run in runs:
+        found.append(run)
+        most -= run[2] - run[1] + 1
+        if most <= 0:
+            break
+    return found
+
+
+def _joined(runs: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Join adjacent runs of the same rank."""
+    found: list[tuple[int, int, int]] = []
+    for rank, first, last in runs:
+        if found and found[-1][0] == rank and found[-1][2] == first - 1:
+            found[-1] = rank, found[-1][1], last
+        else:
+            found.append((rank, first, last))
+    return found
 
 
 def _enough(rows: Iterator[Any], most: int) -> list[BatchRow]:
