@@ -61,7 +61,7 @@ CONCEPTS = {
     "composition root": "server/__init__.py",
     "coalesc": "protocols/http/server.py",
     "pipelin": "protocols/http/pipelining.py",
-    "negative cache": "stores/sqlite/cache.py",
+    "negative cache": "stores/sqlite/recorder.py",
     "reconnect": "client/connection.py",
     "proxy": "protocols/leader_proxy.py",
     "deduplication": "stores/files/deduplication.py",

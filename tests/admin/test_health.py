@@ -19,7 +19,7 @@ from yirangmq.core.ports import Store
 from yirangmq.fsio.disk import Disk as SystemCalls
 from yirangmq.stores.files.store import FilesStore
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.server_store import open_served_store
 from yirangmq.testing import FailingStore
 from yirangmq.wire import messages
 from yirangmq.wire.frames import FrameKind
@@ -58,7 +58,7 @@ class BrokenDisk(SystemCalls):
 def opened(kind: str, folder: Path, disk: SystemCalls | None = None) -> Store:
     if kind == "files":
         return FilesStore(folder / "queues", disk=disk)
-    return ServedSqliteStore(folder / "queue.db", disk=disk, seconds=None)
+    return open_served_store(folder / "queue.db", disk=disk, seconds=None)
 
 
 def told(client: Client) -> tuple[str, list[tuple[str, str]]]:
@@ -166,7 +166,7 @@ def test_health_store_read_only_while_the_file_system_is(tmp_path: Path, kind: s
 
 def test_health_store_damaged_of_a_broken_page(tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
-    ServedSqliteStore(path, seconds=None).close()
+    open_served_store(path, seconds=None).close()
     db = apsw.Connection(str(path))
     [(page,)] = db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'note'")
     size = db.pragma("page_size")
@@ -174,7 +174,7 @@ def test_health_store_damaged_of_a_broken_page(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.seek((page - 1) * size)
         file.write(b"\xff" * size)
-    store = ServedSqliteStore(path, seconds=None)
+    store = open_served_store(path, seconds=None)
     assert told(Server(store).client()) == ("fail", [("store_damaged", "fail")])
     store.close()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import Cli
-from tests.support.sqlite import OrderedIds, served
+from tests.support.sqlite import OrderedIds, redo_of, served
 from yirangmq.stores.open import open_store
 from yirangmq.testing import ManualClock, open_for_test
 
@@ -92,7 +92,7 @@ def left_by_a_kill(url: str, folder: Path) -> None:
         store = served(live)
         queues = open_for_test(store=store, clock=ManualClock(), ids=OrderedIds())
         queues.publish_many("mail", [{"n": n} for n in range(4)])
-        store._run_background_commit()
+        redo_of(store).run_background_commit()
         first, second = queues.lease("mail", 2)
         queues.ack(first.lease_id)
         queues.nack(second.lease_id, "REJECTED", "no")

@@ -23,7 +23,7 @@ class CarelessSqlite(SqliteBackend):
 
     def _open(self, top: Path, vfs: str | None) -> Store:
         store = SqliteStore(top / STORE, vfs=vfs)
-        store._db.execute(f"PRAGMA synchronous = {self._synchronous}")
+        store.file.db.execute(f"PRAGMA synchronous = {self._synchronous}")
         return store
 
 
@@ -53,7 +53,7 @@ def test_power_cut_test_detects_redo_records_not_synced_or_never_void(
     if bug == "a record is not synced":
         monkeypatch.setattr(RecordingDisk, "fdatasync", lambda self, fd: None)
     else:
-        monkeypatch.setattr("yirangmq.stores.sqlite.server_store.new_generation", lambda: 1)
+        monkeypatch.setattr("yirangmq.stores.sqlite.redo_committer.new_generation", lambda: 1)
     report = torture(PowerCutPlan(ServedBackend(), steps=30, seed=1, states=4, max_losses=1))
     assert len(report.losses) == 1
 

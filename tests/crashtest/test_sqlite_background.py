@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.sqlite import OrderedIds, ids
+from tests.support.sqlite import OrderedIds, ids, redo_of
 from yirangmq.crashtest.backends import STORE, RecordingDisk, RecordingVfs
 from yirangmq.crashtest.disk_model import DiskModel, Event, IoJournal, write_tree
 from yirangmq.crashtest.power_cuts import possible_disks
-from yirangmq.stores.sqlite.redo_log import RedoLog, RedoPosition
-from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.redo_format import RedoPosition
+from yirangmq.stores.sqlite.redo_log import RedoLog
+from yirangmq.stores.sqlite.server_store import open_served_store
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import open_for_test
 
@@ -51,7 +52,7 @@ def live(top: Path, seed: int, often: float) -> tuple[IoJournal, list[tuple[int,
     confirmed: list[tuple[int, str]] = []
     within = 0
     try:
-        store = ServedSqliteStore(top / STORE, vfs=name, disk=disk, redo_bytes=RING, seconds=None)
+        store = open_served_store(top / STORE, vfs=name, disk=disk, redo_bytes=RING, seconds=None)
         with open_for_test(store=store, ids=OrderedIds()) as queues:
 
             def publish() -> None:
@@ -62,7 +63,7 @@ def live(top: Path, seed: int, often: float) -> tuple[IoJournal, list[tuple[int,
 
             def publish_if() -> None:
                 """Where there is room; else whoever publishes would wait for the end of the commit it is in."""
-                if chance.random() < 0.2 and store._changes.free_bytes > ROOM:
+                if chance.random() < 0.2 and redo_of(store).log.free_bytes > ROOM:
                     publish()
 
             journal.publish = publish_if
@@ -70,7 +71,7 @@ def live(top: Path, seed: int, often: float) -> tuple[IoJournal, list[tuple[int,
                 publish()
                 if chance.random() < often:
                     journal.is_aside = True
-                    store._run_background_commit()
+                    redo_of(store).run_background_commit()
                     journal.is_aside = False
     finally:
         vfs.unregister()

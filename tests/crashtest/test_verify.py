@@ -90,14 +90,14 @@ BROKEN: dict[str, tuple[str, str]] = {
 def test_verifier_names_each_broken_promise(store: SqliteStore, sort: str) -> None:
     before = take_snapshot(store)
     tampering, complaint = BROKEN[sort]
-    store._db.execute(tampering)
+    store.file.db.execute(tampering)
     found = verdict(store, before)
     assert any(each.startswith(complaint) for each in found), found
 
 
 def test_verifier_reports_a_damaged_file_without_crashing(store: SqliteStore) -> None:
     before = take_snapshot(store)
-    store._db.execute("DROP TABLE failure")
+    store.file.db.execute("DROP TABLE failure")
     assert verdict(store, before) != []
 
 

@@ -24,7 +24,7 @@ from yirangmq.stores import memory
 from yirangmq.stores.files.deduplication import DeduplicationKeys
 from yirangmq.stores.files.overlay import Overlay
 from yirangmq.stores.memory import MemoryState, MemoryStore, MemoryTransaction
-from yirangmq.stores.sqlite.transaction import SqliteTransaction
+from yirangmq.stores.sqlite.writes import StateChanges
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -212,24 +212,24 @@ def test_planted_bug_in_memory_is_found_by_the_queue_machine(plant: Plant, monke
 
 def sqlite_forgets_a_counter(patch: pytest.MonkeyPatch) -> None:
     """A change that comes with a failure is not counted."""
-    count = SqliteTransaction._count_changes
+    count = StateChanges.count_changes
 
-    def forgetful(self: SqliteTransaction, *kind: Any) -> None:
+    def forgetful(self: StateChanges, *kind: Any) -> None:
         *_, failed, _number = kind
         if not failed:
             count(self, *kind)
 
-    patch.setattr(SqliteTransaction, "_count_changes", forgetful)
+    patch.setattr(StateChanges, "count_changes", forgetful)
 
 
 def sqlite_trusts_its_memory(patch: pytest.MonkeyPatch) -> None:
     """A process trusts what it remembers of a lease, also after another one has changed the message."""
-    patch.setattr("yirangmq.stores.sqlite.store.SqliteStore._refresh_cache", lambda self: None)
+    patch.setattr("yirangmq.stores.sqlite.store_file.StoreFile.refresh_cache", lambda self: None)
 
 
 def sqlite_keeps_members(patch: pytest.MonkeyPatch) -> None:
     """Who is done with stays a member of the group."""
-    patch.setattr(SqliteTransaction, "_regroup", lambda self, changes: None)
+    patch.setattr(StateChanges, "_regroup", lambda self, changes: None)
 
 
 def files_look_no_further(patch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from yirangmq.core.errors import StoreError, StoreFull
 from yirangmq.core.ports import Store
 from yirangmq.crashtest.workload import Snapshot, take_snapshot, wrong_counts
 from yirangmq.fsio.disk import Disk
-from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.server_store import open_served_store
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import CountingIds, ManualClock
 
@@ -86,7 +86,7 @@ def opened(folder: Path, fuse: Fuse, kind: str) -> Iterator[Store]:
     vfs = FailingVfs(fuse)
     try:
         if kind == "served":
-            store: Store = ServedSqliteStore(folder / "store", vfs="failing", disk=FailingDisk(fuse), seconds=None)
+            store: Store = open_served_store(folder / "store", vfs="failing", disk=FailingDisk(fuse), seconds=None)
         else:
             store = SqliteStore(folder / "store", vfs="failing")
         yield store
@@ -157,7 +157,7 @@ def test_background_commit_that_fails_between_two_calls_loses_no_message_and_reu
     given out is given out again."""
     fuse = Fuse(errno.ENOSPC)
     with opened(tmp_path, fuse, "served") as store:
-        assert isinstance(store, ServedSqliteStore)
+        assert isinstance(store, SqliteStore)
         queues = Queues(store, ManualClock(), CountingIds(), "tester")
         sent = [queues.publish("work", b"first").id, queues.publish("work", b"second").id]
         fuse.left = 1
@@ -197,11 +197,11 @@ def test_redo_log_write_that_fails_drops_only_its_own_publish_with_and_without_a
 
 def test_redo_log_keeps_no_statement_of_a_commit_that_does_not_fit_and_fails(tmp_path: Path) -> None:
     """What was refused has given no number to a statement that the next record would refer to."""
-    store = ServedSqliteStore(tmp_path / "store", redo_bytes=16384, seconds=None)
+    store = open_served_store(tmp_path / "store", redo_bytes=16384, seconds=None)
     queues = Queues(store, ManualClock(), CountingIds(), "tester")
     sent = [queues.publish("work", b"x").id for _ in range(2)]
     failing = [True]
-    store._db.set_commit_hook(lambda: bool(failing and failing.pop()))
+    store.file.db.set_commit_hook(lambda: bool(failing and failing.pop()))
     with pytest.raises(apsw.ConstraintError):
         queues.publish_many("work", [b"y" * 10_000, b"z" * 10_000])
     sent += [one.id for one in queues.publish_many("work", [b"y", b"z"])]
@@ -217,15 +217,15 @@ def test_redo_log_keeps_no_statement_of_a_commit_that_does_not_fit_and_fails(tmp
 
 
 def test_sqlite_file_that_may_not_grow_refuses_a_large_message_and_serves_the_rest(tmp_path: Path) -> None:
-    store = ServedSqliteStore(tmp_path / "store", seconds=None)
+    store = open_served_store(tmp_path / "store", seconds=None)
     queues = Queues(store, ManualClock(), CountingIds(), "tester")
     sent = [queues.publish("work", b"x").id for _ in range(5)]
-    store._db.pragma("max_page_count", store._db.pragma("page_count"))
+    store.file.db.pragma("max_page_count", store.file.db.pragma("page_count"))
     with pytest.raises(StoreFull):
         queues.publish("work", b"y" * 100_000)
     assert queues.counts("work").ready == 5
     assert [one.id for one in queues.lease("work", 2)] == sent[:2]
-    store._db.pragma("max_page_count", 10**8)
+    store.file.db.pragma("max_page_count", 10**8)
     sent += [queues.publish("work", b"x").id for _ in range(3)]
     assert sorted(one[1] for one in take_snapshot(store).entries) == sorted(sent)
     assert list(store.check(repair=False)) == []
@@ -242,7 +242,7 @@ def test_background_commit_that_failed_keeps_later_confirmed_messages_through_a_
         fuse, home, left = Fuse(code), tmp_path / f"{number}", tmp_path / f"{number} left"
         home.mkdir()
         with opened(home, fuse, "served") as store:
-            assert isinstance(store, ServedSqliteStore)
+            assert isinstance(store, SqliteStore)
             queues = Queues(store, ManualClock(), CountingIds(), "tester")
             sent = [queues.publish("work", b"before").id for _ in range(3)]
             fuse.left = number

@@ -18,7 +18,7 @@ from yirangmq.core.ports import Store, Transaction
 from yirangmq.format.envelope import NewMessage, build
 from yirangmq.stores.files import metadata
 from yirangmq.stores.files.store import FilesStore
-from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.server_store import open_served_store
 from yirangmq.testing import CountingIds, ManualClock
 
 FEW, MANY = 1000, 3000
@@ -80,7 +80,7 @@ def works(
     monkeypatch.setattr(metadata, "QUEUES_PER_TURN", IN_TURN)
     stores: list[Store]
     if request.param == "sqlite":
-        stores = [ServedSqliteStore(tmp_path / f"{n}.db", durability="os", seconds=None) for n in range(2)]
+        stores = [open_served_store(tmp_path / f"{n}.db", durability="os", seconds=None) for n in range(2)]
         counts = FEW, MANY
     else:
         stores = [FilesStore(tmp_path / f"{n}", durability="os") for n in range(2)]
@@ -114,7 +114,7 @@ def test_commit_and_health_check_cost_does_not_depend_on_the_number_of_queues(wo
 
 
 def test_health_finds_backlogs_of_many_queues_in_turn_and_keeps_reporting_them(tmp_path: Path) -> None:
-    store = ServedSqliteStore(tmp_path / "queue.db", durability="os", seconds=None)
+    store = open_served_store(tmp_path / "queue.db", durability="os", seconds=None)
     work = Work(store, 2 * QUEUES_PER_CHECK + 10)
     last = f"queue-{work.queues - 1:05}"
     for _ in range(5):

@@ -10,7 +10,8 @@ import apsw
 
 from tests.support.session import Client, Server
 from yirangmq.stores.files.store import FilesStore
-from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.server_store import open_served_store
+from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.wire import messages
 from yirangmq.wire.frames import FrameKind
 
@@ -26,11 +27,11 @@ class Shared:
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.folder = folder
-        self.store: ServedSqliteStore | FilesStore
+        self.store: SqliteStore | FilesStore
         if kind == "files":
             self.store = FilesStore(folder / "queues", durability="os")
         else:
-            self.store = ServedSqliteStore(folder / "queue.db", durability="os", seconds=None)
+            self.store = open_served_store(folder / "queue.db", durability="os", seconds=None)
         self.store.never_wait()
         self.server = Server(self.store, busy_seconds=BUSY_SECONDS)
         self.client = self.server.client()

@@ -7,7 +7,8 @@ from typing import Any
 
 from yirangmq.broker.queues import Queues
 from yirangmq.core.ports import Store
-from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.redo_committer import RedoCommitter
+from yirangmq.stores.sqlite.server_store import open_served_store
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import CountingIds, open_for_test
 
@@ -19,8 +20,8 @@ class OrderedIds(CountingIds):
         return [f"{one.partition('-')[2]:0>8}" for one in super().new(count)]
 
 
-def served(folder: Path, **settings: Any) -> ServedSqliteStore:
-    return ServedSqliteStore(folder / "queue.db", **{"durability": "os", "seconds": None, **settings})
+def served(folder: Path, **settings: Any) -> SqliteStore:
+    return open_served_store(folder / "queue.db", **{"durability": "os", "seconds": None, **settings})
 
 
 def plain(folder: Path) -> SqliteStore:
@@ -40,3 +41,10 @@ def ids(store: Store, queue: str = "q") -> list[str]:
 
 def open_sqlite(path: Path) -> Queues:
     return open_for_test(store=SqliteStore(path, durability="os"))
+
+
+def redo_of(store: Store) -> RedoCommitter:
+    """The committer of a server's store."""
+    assert isinstance(store, SqliteStore)
+    assert isinstance(store.committer, RedoCommitter)
+    return store.committer

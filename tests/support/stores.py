@@ -9,7 +9,7 @@ from pathlib import Path
 from yirangmq.core.ports import Store, Transaction
 from yirangmq.stores.memory import MemoryState, MemoryStore
 from yirangmq.stores.open import open_store
-from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.server_store import open_served_store
 
 KINDS = ("memory", "sqlite", "files")
 ALL_KINDS = (*KINDS, "served")
@@ -54,7 +54,7 @@ class Place:
             return open_store(self._etcd)
         self._home.mkdir(exist_ok=True)
         if self.kind == "served":
-            return ServedSqliteStore(
+            return open_served_store(
                 self._home / "queue.db", durability="os", busy_seconds=2, redo_bytes=REDO_BYTES, seconds=None
             )
         # "os" spares the syncs, which only a power cut could tell from none; the rules are the same.

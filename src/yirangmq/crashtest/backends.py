@@ -19,7 +19,7 @@ from yirangmq.core.ports import Store
 from yirangmq.crashtest.disk_model import IoJournal, SyncAll, SyncFile, SyncFolder, Tree, Truncate, Write, read_tree
 from yirangmq.fsio.disk import Disk
 from yirangmq.stores.files.store import FilesStore
-from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.server_store import open_served_store
 from yirangmq.stores.sqlite.store import SqliteStore
 
 # -- recorder of the files store, the redo log and the topic log -------------------------------------------------------
@@ -283,12 +283,12 @@ class ServedBackend(SqliteBackend):
     def recorded(self, top: Path, journal: IoJournal) -> Iterator[OpenStore]:
         name = f"yirangmq-torture-{next(self._numbers)}"
         vfs, disk = RecordingVfs(name, journal), RecordingDisk(journal, use_syncfs=False)
-        store: ServedSqliteStore | None = None
+        store: SqliteStore | None = None
 
         def open_once() -> Store:
             nonlocal store
             if store is None or store.is_closed:
-                store = ServedSqliteStore(top / STORE, vfs=name, disk=disk, redo_bytes=REDO_BYTES, seconds=None)
+                store = open_served_store(top / STORE, vfs=name, disk=disk, redo_bytes=REDO_BYTES, seconds=None)
             return store
 
         try:

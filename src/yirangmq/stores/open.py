@@ -52,9 +52,9 @@ def open_store(
         return open_read_only(scheme, place, durability)
     if scheme == "sqlite":
         if served:
-            from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+            from yirangmq.stores.sqlite.server_store import open_served_store
 
-            return ServedSqliteStore(Path(place), durability=durability, reserve_bytes=reserve_bytes)
+            return open_served_store(Path(place), durability=durability, reserve_bytes=reserve_bytes)
         from yirangmq.stores.sqlite.store import SqliteStore
 
         return SqliteStore(Path(place), durability=durability, reserve_bytes=reserve_bytes)

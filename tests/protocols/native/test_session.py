@@ -8,7 +8,7 @@ from tests.support.session import MAX_FRAME, Server
 from yirangmq.core.errors import StoreFull
 from yirangmq.protocols.native.consumers import MAX_SUBSCRIPTIONS, MAX_WAITING_LEASES
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.server_store import open_served_store
 from yirangmq.testing import FailingStore
 from yirangmq.wire import messages
 from yirangmq.wire.frames import HEAD, VERSION, FrameKind, encode
@@ -401,7 +401,7 @@ def test_bye_of_a_client_closes_the_connection(server: Server) -> None:
 
 
 def test_idle_server_with_waiting_consumers_writes_nothing_to_disk(tmp_path: Path) -> None:
-    store = ServedSqliteStore(tmp_path / "queue.db", durability="os", seconds=None)
+    store = open_served_store(tmp_path / "queue.db", durability="os", seconds=None)
     server = Server(store)
     client = server.client()
     client.publish("mail", b"1")

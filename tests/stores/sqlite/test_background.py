@@ -11,41 +11,45 @@ from typing import Any
 import apsw
 import pytest
 
-from tests.support.sqlite import OrderedIds, after_a_kill, ids, plain, served
+from tests.support.sqlite import OrderedIds, after_a_kill, ids, plain, redo_of, served
 from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreBusy, StoreError
-from yirangmq.stores.sqlite import store as sqlite
+from yirangmq.stores.sqlite import committer
+from yirangmq.stores.sqlite.commit_phase import Phase
 from yirangmq.stores.sqlite.connection import BusyHandler
-from yirangmq.stores.sqlite.redo_log import RedoLog, RedoPosition, commits, is_locked
-from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.redo_format import RedoPosition, commits
+from yirangmq.stores.sqlite.redo_log import RedoLog
+from yirangmq.stores.sqlite.redo_replay import is_locked
+from yirangmq.stores.sqlite.server_store import open_served_store
+from yirangmq.stores.sqlite.statements import STATEMENTS
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import open_for_test
 
 SMALL = 16 * 1024
 
 
-def opened(store: ServedSqliteStore) -> Queues:
+def opened(store: SqliteStore) -> Queues:
     return open_for_test(store=store, ids=OrderedIds())
 
 
 @pytest.fixture
-def store(home: Path) -> Iterator[ServedSqliteStore]:
+def store(home: Path) -> Iterator[SqliteStore]:
     logged = served(home, redo_bytes=SMALL)
     yield logged
     logged.close()
 
 
 @pytest.fixture
-def queues(store: ServedSqliteStore) -> Queues:
+def queues(store: SqliteStore) -> Queues:
     return opened(store)
 
 
-def is_away(store: ServedSqliteStore) -> bool:
-    return store._background_commit is not None
+def is_away(store: SqliteStore) -> bool:
+    return redo_of(store).background is not None
 
 
-def until_away(store: ServedSqliteStore, queues: Queues) -> list[str]:
+def until_away(store: SqliteStore, queues: Queues) -> list[str]:
     """Publish until SQLite has gone to commit; without a thread it comes back when it is asked something."""
     sent = []
     while not is_away(store):
@@ -54,13 +58,13 @@ def until_away(store: ServedSqliteStore, queues: Queues) -> list[str]:
 
 
 def test_background_commit_keeps_messages_published_meanwhile_durable(
-    home: Path, tmp_path: Path, store: ServedSqliteStore, queues: Queues
+    home: Path, tmp_path: Path, store: SqliteStore, queues: Queues
 ) -> None:
     sent = until_away(store, queues)
     sent += [queues.publish("q", b"meanwhile").id for _ in range(5)]
     assert is_away(store)
     assert ids(plain(after_a_kill(home, tmp_path / "before"))) == sent
-    store._run_background_commit()
+    redo_of(store).run_background_commit()
     assert ids(plain(after_a_kill(home, tmp_path / "committed"))) == sent
     sent += [queues.publish("q", b"after it").id for _ in range(2)]
     assert not is_away(store)
@@ -98,10 +102,10 @@ def test_background_commit_loses_no_confirmed_message_after_a_kill_at_any_moment
                 queues.ack([one.lease_id for one in gone])
                 sent = sent[len(gone) :]
             if chance.random() < 0.2:
-                store._run_background_commit()
+                redo_of(store).run_background_commit()
             if chance.random() < 0.05:
-                store.commit_in_background()
-            around += store._changes._has_wrapped
+                redo_of(store).commit_in_background()
+            around += redo_of(store).log._has_wrapped
             if chance.random() < 0.2:
                 left = after_a_kill(home, tmp_path / f"left-{step}")
                 found = plain(left) if chance.random() < 0.5 else served(left, redo_bytes=SMALL)
@@ -122,7 +126,7 @@ def test_background_commit_that_fails_loses_no_message(
     with opened(store) as queues:
         sent = until_away(store, queues)
         sent.append(queues.publish("q", b"meanwhile").id)
-        real = store._execute_commit
+        real = store.file.execute_commit
 
         def refuse() -> None:
             monkeypatch.undo()
@@ -130,7 +134,7 @@ def test_background_commit_that_fails_loses_no_message(
                 real()
             raise apsw.FullError("no space")
 
-        monkeypatch.setattr(store, "_execute_commit", refuse)
+        monkeypatch.setattr(store.file, "execute_commit", refuse)
         if asked_by == "a look":
             with pytest.raises(StoreError):
                 queues.counts("q")
@@ -138,7 +142,7 @@ def test_background_commit_that_fails_loses_no_message(
             with pytest.raises(StoreError):
                 queues.set_policy("q", {"retry": {"limit": 3}})
         else:
-            store._run_background_commit()
+            redo_of(store).run_background_commit()
         assert ids(plain(after_a_kill(home, tmp_path / "left"))) == sent
         sent.append(queues.publish("q", b"later").id)
         assert ids(store) == sent
@@ -148,26 +152,27 @@ def test_background_commit_that_fails_loses_no_message(
 
 
 def test_background_commit_lets_no_other_process_write_before_its_next_transaction(
-    home: Path, store: ServedSqliteStore
+    home: Path, store: SqliteStore
 ) -> None:
     """They would take in what is there, and what comes after it would be void."""
     queues = opened(store)
     sent = until_away(store, queues)
     other = SqliteStore(home / "queue.db", durability="os", busy_seconds=0.05)
-    store._db.execute("COMMIT")  # as the thread does; SQLite itself would let anybody in now
+    store.file.db.execute("COMMIT")  # as the thread does; SQLite itself would let anybody in now
     assert is_locked(home / "queue.db-redo")
     sent.append(queues.publish("q", b"meanwhile").id)
     with pytest.raises(StoreBusy), other.transaction() as transaction:
         transaction.set_note("theirs", "1")
     with pytest.raises(StoreBusy), SqliteStore(home / "queue.db", busy_seconds=0.05).transaction():
         pass
-    store._db.execute("BEGIN IMMEDIATE")
+    store.file.db.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreBusy), other.transaction():
         pass
-    store._db.execute("ROLLBACK")
-    assert store._background_commit is not None
-    store._background_commit.is_committed = store._background_commit.has_ended = True
-    store._background_commit.error = apsw.BusyError("somebody else was first")
+    store.file.db.execute("ROLLBACK")
+    background = redo_of(store).background
+    assert background is not None
+    background.is_committed = background.has_ended = True
+    background.error = apsw.BusyError("somebody else was first")
     assert ids(store) == sent
     assert store.commit_pending()
     assert not is_locked(home / "queue.db-redo")
@@ -178,7 +183,7 @@ def test_background_commit_lets_no_other_process_write_before_its_next_transacti
 
 
 def test_background_commit_lets_a_waiting_writer_in_after_it_settles(
-    home: Path, store: ServedSqliteStore, queues: Queues, monkeypatch: pytest.MonkeyPatch
+    home: Path, store: SqliteStore, queues: Queues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = until_away(store, queues)
     tried = 0
@@ -189,8 +194,8 @@ def test_background_commit_lets_a_waiting_writer_in_after_it_settles(
             tried += 1
             return super().__call__(tries)
 
-    monkeypatch.setattr(sqlite, "BusyHandler", Counted)
-    store._db.execute("COMMIT")
+    monkeypatch.setattr(committer, "BusyHandler", Counted)
+    store.file.db.execute("COMMIT")
     other = SqliteStore(home / "queue.db", durability="os", busy_seconds=30)
     written = threading.Event()
 
@@ -203,9 +208,10 @@ def test_background_commit_lets_a_waiting_writer_in_after_it_settles(
     thread.start()
     until(lambda: tried > 3, what="it tries again and again")
     assert not written.is_set()
-    store._db.execute("BEGIN IMMEDIATE")
-    assert store._background_commit is not None
-    store._background_commit.is_committed = store._background_commit.has_ended = True
+    store.file.db.execute("BEGIN IMMEDIATE")
+    background = redo_of(store).background
+    assert background is not None
+    background.is_committed = background.has_ended = True
     assert ids(store) == sent
     store.commit_pending()
     assert written.wait(PATIENCE)
@@ -216,7 +222,7 @@ def test_background_commit_lets_a_waiting_writer_in_after_it_settles(
 
 
 def test_background_commit_on_its_thread_loses_none_of_many_small_commits(home: Path) -> None:
-    store = ServedSqliteStore(home / "queue.db", durability="os", redo_bytes=SMALL, seconds=0.005)
+    store = open_served_store(home / "queue.db", durability="os", redo_bytes=SMALL, seconds=0.005)
     sent = []
     with opened(store) as queues:
         for number in range(1500):
@@ -225,12 +231,12 @@ def test_background_commit_on_its_thread_loses_none_of_many_small_commits(home: 
                 queues.counts("q")
                 assert store.used_bytes() > 0
         assert ids(store) == sent
-        until(lambda: not store._changes.count and not store._is_open)
+        until(lambda: not redo_of(store).log.count and redo_of(store).phase is Phase.CLOSED)
     assert ids(plain(home)) == sent
 
 
 def test_background_commit_of_an_idle_server_lets_another_process_write(home: Path) -> None:
-    store = ServedSqliteStore(home / "queue.db", durability="os", redo_bytes=SMALL, seconds=0.02)
+    store = open_served_store(home / "queue.db", durability="os", redo_bytes=SMALL, seconds=0.02)
     other = SqliteStore(home / "queue.db", durability="os", busy_seconds=20)
     with opened(store) as queues:
         for _ in range(60):
@@ -246,7 +252,7 @@ def test_background_commit_of_an_idle_server_lets_another_process_write(home: Pa
 
 
 def logged(number: int, size: int = 100) -> list[Any]:
-    return [(f"INSERT INTO t{number % 3} VALUES (?)", False, (number, b"x" * size))]
+    return [(1 + number % 3, False, (number, b"x" * size))]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -275,7 +281,7 @@ def test_redo_log_ring_returns_its_records_until_sqlite_has_them(tmp_path: Path,
         for counted, begin in ((file.position, 0), *([ahead] if ahead else [])):
             found = [one for commit in commits(data, counted) for one in commit]
             assert [values[0] for _, _, values in found] == waiting[begin:]
-            assert [statement for statement, _, _ in found] == [logged(n)[0][0] for n in waiting[begin:]]
+            assert [statement for statement, _, _ in found] == [STATEMENTS[logged(n)[0][0]] for n in waiting[begin:]]
     assert refused
     assert number > 100
 
@@ -290,17 +296,17 @@ def test_background_commit_that_failed_is_recovered_by_a_used_bytes_query(
     store = served(home, redo_bytes=SMALL)
     with opened(store) as queues:
         sent = until_away(store, queues)
-        real = store._execute_commit
+        real = store.file.execute_commit
 
         def refuse() -> None:
             monkeypatch.undo()
             if how == "its next transaction":
                 real()
             else:
-                store._db.execute("ROLLBACK")  # as SQLite does where the disk is full
+                store.file.db.execute("ROLLBACK")  # as SQLite does where the disk is full
             raise apsw.FullError("no space")
 
-        monkeypatch.setattr(store, "_execute_commit", refuse)
+        monkeypatch.setattr(store.file, "execute_commit", refuse)
         assert store.used_bytes() > 0
         sent += [queues.publish("q", b"later").id for _ in range(3)]
         assert ids(plain(after_a_kill(home, tmp_path / "left"))) == sent
@@ -312,15 +318,15 @@ def test_redo_log_after_a_salvage_is_written_to_an_existing_file(home: Path, tmp
     with opened(store) as queues:
         sent = [queues.publish("q", b"x" * 100).id for _ in range(30)]
         store.commit_pending()
-        store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        [root] = next(store._db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'note'"))
-        size = store._db.pragma("page_size")
+        store.file.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        [root] = next(store.file.db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'note'"))
+        size = store.file.db.pragma("page_size")
         with (home / "queue.db").open("r+b") as file:
             file.seek((root - 1) * size)
             file.write(b"\xff" * 200)
-        store._db.close()
-        store._open()
-        store._record()
+        store.file.db.close()
+        store.file.reopen()
+        redo_of(store).resume()
         assert [finding.kind for finding in queues.check(repair=True)] == ["salvaged"]
         sent += [queues.publish("q", b"later").id for _ in range(5)]
         assert ids(plain(after_a_kill(home, tmp_path / "left"))) == sent
@@ -333,7 +339,7 @@ def refuse_to_start(thread: threading.Thread) -> None:
 def test_background_commit_whose_thread_cannot_start_fails_no_publish(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = ServedSqliteStore(home / "queue.db", durability="os", redo_bytes=SMALL)
+    store = open_served_store(home / "queue.db", durability="os", redo_bytes=SMALL)
 
     with opened(store) as queues:
         monkeypatch.setattr(threading.Thread, "start", refuse_to_start)
@@ -348,10 +354,11 @@ def test_background_commit_whose_thread_cannot_start_fails_no_publish(
 def test_checkpoint_whose_thread_cannot_start_fails_no_large_commit(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = ServedSqliteStore(home / "queue.db", durability="os")
+    store = open_served_store(home / "queue.db", durability="os")
     with opened(store) as queues:
-        assert store._checkpointer is not None
-        store._checkpointer._max_pages = 1  # SQLite's log is long enough to be copied at once
+        checkpointer = redo_of(store).checkpointer
+        assert checkpointer is not None
+        checkpointer._max_pages = 1  # SQLite's log is long enough to be copied at once
         monkeypatch.setattr(threading.Thread, "start", refuse_to_start)
         sent = [receipt.id for _ in range(5) for receipt in queues.publish_many("q", [b"x" * 500] * 100)]
         monkeypatch.undo()
@@ -371,7 +378,7 @@ def test_redo_log_append_interrupted_after_the_write_reuses_no_sequence(
             monkeypatch.undo()
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(store, "_appended", stop)
+        monkeypatch.setattr(redo_of(store), "_appended", stop)
         with pytest.raises(KeyboardInterrupt):
             queues.publish("q", b"x")
         more = [queues.publish("q", b"x").id for _ in range(3)]
@@ -387,18 +394,18 @@ def test_deferred_statements_are_executed_once_even_if_a_read_is_interrupted(hom
     with opened(store) as queues:
         sent = until_away(store, queues)
         sent.append(queues.publish("q", b"meanwhile").id)
-        waiting = [statement for statement, _ in store._recorder._deferred]
+        waiting = [statement for statement, _ in redo_of(store).recorder._deferred]
         assert len(waiting) > 2
         seen = []
 
         def trace(cursor: object, statement: str, bindings: object) -> bool:
             seen.append(statement)
             if statement == waiting[1]:
-                store._db.set_exec_trace(None)
+                store.file.db.set_exec_trace(None)
                 raise error
             return True
 
-        store._db.set_exec_trace(trace)
+        store.file.db.set_exec_trace(trace)
         with pytest.raises((StoreError, KeyboardInterrupt)):
             queues.counts("q")
         assert waiting[0] in seen
@@ -409,7 +416,7 @@ def test_deferred_statements_are_executed_once_even_if_a_read_is_interrupted(hom
 
 
 def test_background_commit_thread_continues_after_an_error(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = ServedSqliteStore(home / "queue.db", durability="os", redo_bytes=SMALL, seconds=0.02)
+    store = open_served_store(home / "queue.db", durability="os", redo_bytes=SMALL, seconds=0.02)
     refused = []
 
     def refuse(path: Path) -> bytes:
@@ -427,12 +434,12 @@ def test_background_commit_thread_continues_after_an_error(home: Path, monkeypat
             fail()  # so that the record has to be read back
         until(lambda: bool(refused))
         monkeypatch.undo()
-        until(lambda: not store._changes.count)
+        until(lambda: not redo_of(store).log.count)
         assert len(ids(store)) == 1
 
 
 def test_background_commit_lets_a_waiting_writer_in_under_steady_load(home: Path) -> None:
-    store = ServedSqliteStore(home / "queue.db", durability="os", redo_bytes=SMALL, seconds=0.05)
+    store = open_served_store(home / "queue.db", durability="os", redo_bytes=SMALL, seconds=0.05)
     other = SqliteStore(home / "queue.db", durability="os", busy_seconds=20)
     over = threading.Event()
     with opened(store) as queues:

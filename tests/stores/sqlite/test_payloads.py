@@ -22,7 +22,7 @@ from yirangmq.core.states import State
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.sqlite import payloads as sqlite_content
 from yirangmq.stores.sqlite.payloads import Contents, number_of, pack_payloads, part
-from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.server_store import open_served_store
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import CountingIds, ManualClock, open_for_test
 
@@ -172,7 +172,7 @@ class ContentMachine(RuleBasedStateMachine):
         leases = self._chosen(picks)
         self.both(lambda queues: codes_of(queues.nack_many(leases, reason, delay=delay)))
 
-    @rule(queue=st.sampled_from(QUEUES), verb=st.sampled_from(["requeue", "quarantine", "purge"]))
+    @rule(queue=st.sampled_from(QUEUES), verb=st.sampled_from(["redrive", "quarantine", "purge"]))
     def dead_letters(self, queue: str, verb: str) -> None:
         ids = [look.message.id for state in ("dead", "parked") for look in self.queues[0].walk(queue, state)]
         if ids:
@@ -248,7 +248,7 @@ class ServedMachine(ContentMachine):
 
     @staticmethod
     def made(path: Path) -> SqliteStore:
-        return ServedSqliteStore(path, durability="os", seconds=None)
+        return open_served_store(path, durability="os", seconds=None)
 
 
 @pytest.mark.long
@@ -377,10 +377,10 @@ def test_payload_row_is_read_once_for_all_its_messages(path: Path) -> None:
             asked.append(statement)
             return True
 
-        store._db.exec_trace = hear
+        store.file.db.exec_trace = hear
         with store.transaction(write=False) as transaction:
-            contents = Contents(store._db)
-            for seq, number in store._db.execute(LAID):
+            contents = Contents(store.file.db)
+            for seq, number in store.file.db.execute(LAID):
                 assert contents.payload(seq, number) == (str(seq - 1).encode(), True)
             assert [sent.payload for _, sent in transaction.heads("mail", 50)] == [str(n).encode() for n in range(50)]
         assert sum("FROM content" in statement for statement in asked) <= 2

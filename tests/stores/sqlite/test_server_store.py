@@ -11,7 +11,7 @@ from typing import Any
 import apsw
 import pytest
 
-from tests.support.sqlite import after_a_kill, ids, plain, served
+from tests.support.sqlite import after_a_kill, ids, plain, redo_of, served
 from tests.support.wait import until
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import NotFound, StoreBusy, StoreDamaged
@@ -20,8 +20,9 @@ from yirangmq.fsio.disk import Disk
 from yirangmq.stores.open import salvage_store
 from yirangmq.stores.sqlite import connection
 from yirangmq.stores.sqlite.connection import CHECKPOINT_BYTES
-from yirangmq.stores.sqlite.redo_log import bodies, read_position
-from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.redo_format import bodies
+from yirangmq.stores.sqlite.redo_replay import read_position
+from yirangmq.stores.sqlite.statements import JOIN_GROUP
 from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import CountingIds, open_for_test
 
@@ -29,18 +30,18 @@ REDO = "queue.db-redo"
 
 
 @pytest.fixture
-def store(home: Path) -> Iterator[ServedSqliteStore]:
+def store(home: Path) -> Iterator[SqliteStore]:
     made = served(home)
     yield made
     made.close()
 
 
 @pytest.fixture
-def queues(store: ServedSqliteStore) -> Queues:
+def queues(store: SqliteStore) -> Queues:
     return open_for_test(store=store)
 
 
-def test_redo_log_keeps_small_commits_out_of_the_wal(home: Path, store: ServedSqliteStore, queues: Queues) -> None:
+def test_redo_log_keeps_small_commits_out_of_the_wal(home: Path, store: SqliteStore, queues: Queues) -> None:
     queues.publish("q", b"first")
     before = (home / "queue.db-wal").stat().st_size
     sent = [queues.publish("q", b"x" * 500).id for _ in range(50)]
@@ -49,7 +50,7 @@ def test_redo_log_keeps_small_commits_out_of_the_wal(home: Path, store: ServedSq
 
 
 def test_redo_log_is_not_written_by_a_transaction_without_changes(
-    home: Path, store: ServedSqliteStore, queues: Queues
+    home: Path, store: SqliteStore, queues: Queues
 ) -> None:
     queues.publish("q", b"x")
     before = (home / REDO).read_bytes()
@@ -99,7 +100,7 @@ def test_redo_log_ignores_a_torn_or_corrupt_record(home: Path, tmp_path: Path, q
 
 
 def test_redo_log_records_are_void_once_sqlite_has_committed_them(
-    home: Path, tmp_path: Path, store: ServedSqliteStore
+    home: Path, tmp_path: Path, store: SqliteStore
 ) -> None:
     queues = open_for_test(store=store)
     queues.publish("q", b"x")
@@ -114,20 +115,18 @@ def test_redo_log_records_are_void_once_sqlite_has_committed_them(
         assert found.counts("q").done == 1
 
 
-def test_redo_log_ignores_records_of_the_previous_generation(
-    home: Path, tmp_path: Path, store: ServedSqliteStore
-) -> None:
+def test_redo_log_ignores_records_of_the_previous_generation(home: Path, tmp_path: Path, store: SqliteStore) -> None:
     """The file is written over from its beginning: behind the new records old ones still lie."""
     queues = open_for_test(store=store)
     sent = [queues.publish("q", b"x" * 100).id for _ in range(5)]
     store.commit_pending()
     sent.append(queues.publish("q", b"x" * 100).id)
     left = after_a_kill(home, tmp_path / "left")
-    assert len(list(bodies((left / REDO).read_bytes(), read_position(store._db)))) == 1
+    assert len(list(bodies((left / REDO).read_bytes(), read_position(store.file.db)))) == 1
     assert ids(plain(left)) == sent
 
 
-def test_transaction_that_fails_loses_no_earlier_commit(home: Path, tmp_path: Path, store: ServedSqliteStore) -> None:
+def test_transaction_that_fails_loses_no_earlier_commit(home: Path, tmp_path: Path, store: SqliteStore) -> None:
     queues = open_for_test(store=store)
     sent = [queues.publish("q", b"x").id for _ in range(3)]
 
@@ -146,18 +145,17 @@ def test_transaction_that_fails_loses_no_earlier_commit(home: Path, tmp_path: Pa
 
 
 def test_redo_log_records_only_the_executed_part_of_a_statement_that_failed(
-    home: Path, tmp_path: Path, store: ServedSqliteStore
+    home: Path, tmp_path: Path, store: SqliteStore
 ) -> None:
     queues = open_for_test(store=store)
     queues.publish("q", b"x")
-    with store.transaction() as transaction:
-        db: Any = transaction
-        with pytest.raises(apsw.ConstraintError):
-            db._db.executemany("INSERT INTO note VALUES (?, ?)", [("one", "1"), ("one", "2")])
+    with store.transaction() as transaction, pytest.raises(apsw.ConstraintError):
+        redo_of(store).recorder.executemany(JOIN_GROUP, [(1, 2, 3, 4), (1, 2, 3, 5)])
     with store.transaction(write=False) as transaction:
-        assert transaction.note("one") == "1"
-    with plain(after_a_kill(home, tmp_path / "left")).transaction(write=False) as transaction:
-        assert transaction.note("one") == "1"
+        assert [found and found.seq for found in transaction.group_first("q", [2])] == [None]
+    left = apsw.Connection(str(after_a_kill(home, tmp_path / "left") / "queue.db"))
+    assert list(left.execute("SELECT queue, grp, place, seq FROM member")) == [(1, 2, 3, 4)]
+    left.close()
 
 
 class LittleRoom(Disk):
@@ -358,7 +356,7 @@ def test_open_of_a_store_held_by_a_server_does_not_wait(home: Path, queues: Queu
 
 
 def test_read_that_fails_does_not_release_the_servers_write_lock(
-    store: ServedSqliteStore, queues: Queues, home: Path
+    store: SqliteStore, queues: Queues, home: Path
 ) -> None:
     queues.publish("q", b"x")
     other = SqliteStore(home / "queue.db", durability="os", busy_seconds=0)
@@ -370,7 +368,7 @@ def test_read_that_fails_does_not_release_the_servers_write_lock(
 
 
 def test_redo_log_is_applied_before_a_schema_migration(
-    home: Path, tmp_path: Path, store: ServedSqliteStore, monkeypatch: pytest.MonkeyPatch
+    home: Path, tmp_path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with store.transaction() as transaction:
         transaction.set_note("one", "1")

@@ -128,7 +128,7 @@ def test_shared_commit_of_publish_and_lease_reads_no_message_from_a_table(tmp_pa
         asked.append(text)
         return True
 
-    house.store._db.set_exec_trace(trace)  # type: ignore[attr-defined]
+    house.store.file.db.set_exec_trace(trace)  # type: ignore[attr-defined]
     house.do([publish("mail", [envelope("a"), envelope("b")]), lease("mail", 9)])
     assert not [text for text in asked if "INTO fresh" in text or "CAST(payload AS BLOB)" in text]
     house.do([ack_some("mail", 0, 9)])

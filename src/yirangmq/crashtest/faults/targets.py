@@ -30,7 +30,7 @@ from yirangmq.stores.files.store import FilesStore
 from yirangmq.stores.log.check import check as check_log
 from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.stores.log.readonly import SegmentView
-from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.server_store import open_served_store
 from yirangmq.stores.sqlite.store import SqliteStore
 
 BUSY_SECONDS = 0.05
@@ -97,11 +97,11 @@ def _opened(kind: str, location: Path, vfs: str | None) -> Store:
     if kind == "fs":
         return FilesStore(location, busy_seconds=BUSY_SECONDS)
     if kind == "served":
-        return ServedSqliteStore(
+        return open_served_store(
             location, busy_seconds=BUSY_SECONDS, vfs=vfs, redo_bytes=REDO_BYTES, seconds=SETTLE_SECONDS
         )
     store = SqliteStore(location, busy_seconds=BUSY_SECONDS, vfs=vfs)
-    store._db.set_wal_hook(_checkpointed)
+    store.file.db.set_wal_hook(_checkpointed)
     return store
 
 
@@ -293,7 +293,7 @@ class LogTarget:
             protocol: Any = LogTestClient(log, cursors)
             self.protocols = [protocol]
             return
-        self._store = ServedSqliteStore(self._folder / "store", seconds=None)
+        self._store = open_served_store(self._folder / "store", seconds=None)
         try:
             self._server = self._start_server(self._store, self._folder)
         except BaseException:

@@ -1,167 +1,64 @@
-"""Statement recorder with a negative cache, and caches of recent payloads and of messages by id.
-
-``Recorder`` takes the place of the connection in transactions of the server store:
-
-- It records each statement that changed something, for the redo log.
-- It defers statements that cannot fail and whose result is unused, to the next query at the latest.
-- It remembers queries that found nothing (negative cache) until a row is put into the one table they read.
-- It waits for a background commit before it uses the connection.
+"""Cache of a store: rows kept between transactions, among them recent payloads and messages by id.
 
 ``RecentPayloads`` keeps up to 8 MiB of envelopes just published, so that a waiting consumer is served without a query.
 
 ``NameCache`` keeps messages that this process wrote recently and that clients request by id: drafts, claimed messages,
-and contents that were just set. Both are part of ``reads.Known``. They are dropped with it when another process has
-written or a transaction has failed."""
+and contents that were just set.
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, repeat
-from typing import Any, NamedTuple
+``StoreCache`` has both and everything else that is cached. It is reset when another process has written or a
+transaction has failed."""
 
-import apsw
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from typing import NamedTuple
 
 from yirangmq.core.message import Envelope, Message, new_message, seq_of, total_size
-from yirangmq.core.ports import Change, before_of
+from yirangmq.core.policy import QueuePolicy
+from yirangmq.core.ports import Change, after_of, before_of
 from yirangmq.core.states import State
-from yirangmq.stores.sqlite.redo_log import LoggedStatement
+from yirangmq.format.json_codec import dumps, loads
+from yirangmq.stores.sqlite.statements import Misses
 
-# -- statement recorder ------------------------------------------------------------------------------------------------
+Span = tuple[int, int]
+"""First and last of consecutive message numbers."""
+ContentRow = tuple[int, int, bytes]
+"""A row of ``content``: first and last message number, and the bytes."""
 
-Values = Sequence[Any]
-_PUTS_INTO = re.compile(r"(?:INTO|UPDATE)\s+(?:OR\s+\w+\s+)?(\w+)")
-MAX_MISSES = 1000
-"""Maximum number of empty results remembered per table; beyond it those of the table are dropped."""
-
-
-class _Kind(NamedTuple):
-    """How the recorder treats one statement."""
-
-    word: str
-    is_deferrable: bool = False
-    misses: set[tuple[str, Values]] | None = None
-    """Negative cache that remembers empty results of this statement; None if they are not remembered."""
-    invalidated: tuple[set[tuple[str, Values]], ...] = ()
-    """Negative caches that this statement invalidates."""
+# -- rows --------------------------------------------------------------------------------------------------------------
 
 
-class Recorder:
-    """Statement recorder: the part of ``apsw.Connection`` that a transaction uses, with deferred statements and a
-    negative cache.
+class BatchRow(NamedTuple):
+    """A row of ``batch``."""
 
-    An error in ``execute`` or ``executemany`` sets ``is_in_doubt``. Not thread-safe: used under the store's lock."""
+    first: int
+    last: int
+    queue: int
+    rank: int
+    state: str
+    due_at: int
+    changed_at: int
+    consumer: str
+    body: int
+    ids: str | None
 
-    def __init__(
-        self, db: apsw.Connection, deferrable: Iterable[str] = (), cacheable: Mapping[str, str] | None = None
-    ) -> None:
-        """``deferrable``: deferrable statements. They cannot fail and their result is not read. They are recorded
-        immediately and executed before the next query, or by ``flush_deferred``, in this transaction or a later one.
+    @property
+    def size(self) -> int:
+        return self.last - self.first + 1
 
-        ``cacheable``: queries with cacheable misses, each with the one table it depends on. An empty result stays valid
-        until a row is put into that table. The result of such a query can only be iterated."""
-        self._execute = db.execute
-        self._executemany = db.executemany
-        self.changes = db.changes
-        self.logged: list[LoggedStatement] = []
-        self.is_in_doubt = False
-        """True if a statement failed; it may have changed rows before it did."""
-        self._misses: dict[str, set[tuple[str, Values]]] = {table: set() for table in (cacheable or {}).values()}
-        self._kinds: dict[str, _Kind] = {}
-        for statement in deferrable:
-            self._kinds[statement] = self._kind(statement)._replace(is_deferrable=True)
-        for statement, table in (cacheable or {}).items():
-            self._kinds[statement] = _Kind("SELECT", misses=self._misses[table])
-        self._deferred: list[tuple[str, Values]] = []
-        """Deferred statements that are not executed yet, in order."""
-        self.is_partially_applied = False
-        """True if executing the deferred statements failed: an unknown part of them was executed."""
-        self.join_background_commit: Callable[[], None] | None = None
-        """Called before the connection is used, while a background commit has it. It joins that commit, or raises."""
-
-    def execute(self, statement: str, values: Values = ()) -> Any:
-        word, is_deferrable, misses, invalidated = self._kinds.get(statement) or self._kind(statement)
-        if misses is not None and (statement, values) in misses:
-            return iter(())
-        for known in invalidated:
-            known.clear()
-        if is_deferrable:
-            self.logged.append((statement, False, values))
-            self._deferred.append((statement, values))
-            return None
-        if self._deferred or self.join_background_commit is not None:
-            self.flush_deferred()
-        try:
-            cursor = self._execute(statement, values)
-        except BaseException:
-            self.is_in_doubt = True
-            raise
-        if misses is not None:
-            return _remembered(misses, (statement, values), cursor)
-        if word != "SELECT" and (word == "INSERT" or self.changes()):
-            self.logged.append((statement, False, values))
-        return cursor
-
-    def executemany(self, statement: str, rows: Iterable[Values]) -> apsw.Cursor:
-        every = rows if isinstance(rows, list) else list(rows)
-        for known in (self._kinds.get(statement) or self._kind(statement)).invalidated:
-            known.clear()
-        if self._deferred or self.join_background_commit is not None:
-            self.flush_deferred()
-        try:
-            cursor = self._executemany(statement, every)
-        except BaseException:
-            self.is_in_doubt = True
-            raise
-        if every:
-            self.logged.append((statement, True, every))
-        return cursor
-
-    def flush_deferred(self) -> None:
-        """Join the background commit if there is one, and execute the deferred statements."""
-        was_in_doubt = self.is_in_doubt
-        if self.join_background_commit is not None:
-            self.join_background_commit()
-        if not self._deferred:
-            return
-        self.is_partially_applied = self.is_in_doubt = True
-        for statement, values in self._deferred:
-            self._execute(statement, values)
-        self._deferred.clear()
-        self.is_partially_applied = False
-        self.is_in_doubt = was_in_doubt
-
-    def start(self) -> None:
-        """Start recording a new transaction."""
-        self.logged = []
-        self.is_in_doubt = False
-
-    def discard_deferred(self) -> None:
-        """Discard the deferred statements: their transaction failed, or the redo log replays them."""
-        self._deferred.clear()
-        self.is_partially_applied = False
-
-    def invalidate_misses(self) -> None:
-        """Invalidate the negative caches, because the tables may have changed without the recorder."""
-        for known in self._misses.values():
-            known.clear()
-
-    def _kind(self, statement: str) -> _Kind:
-        """Classify a statement by its first word. One with RETURNING counts as an INSERT, which is always recorded:
-        before its rows are read, SQLite does not report whether it changes any."""
-        word = "INSERT" if "RETURNING" in statement else statement.split(None, 1)[0].upper()
-        invalidated = [self._misses[table] for table in _PUTS_INTO.findall(statement) if table in self._misses]
-        kind = self._kinds[statement] = _Kind(word, invalidated=tuple(invalidated))
-        return kind
+    def part(self, first: int, last: int) -> "BatchRow":
+        """Return the batch restricted to fewer messages."""
+        ids = self.ids
+        if ids is not None and last - first + 1 < self.size:
+            pairs = list(loads(ids.encode()).items())
+            ids = dumps(dict(pairs[first - self.first : last - self.first + 1])).decode()
+        return self._replace(first=first, last=last, ids=ids)
 
 
-def _remembered(misses: set[tuple[str, Values]], query: tuple[str, Values], cursor: apsw.Cursor) -> Iterable[Any]:
-    """Return the rows of a query; remember it in the negative cache if it has none."""
-    row = cursor.fetchone()
-    if row is not None:
-        return chain((row,), cursor)
-    if len(misses) >= MAX_MISSES:
-        misses.clear()
-    misses.add(query)
-    return iter(())
+class LeasedBatch(NamedTuple):
+    """A batch that this process leased, and the bytes of its messages."""
+
+    batch: BatchRow
+    size: int
 
 
 # -- recent payloads ---------------------------------------------------------------------------------------------------
@@ -221,6 +118,8 @@ class RecentPayloads:
 
 # -- messages by id ----------------------------------------------------------------------------------------------------
 
+MAX_LEASED_MESSAGES = 20_000
+"""Maximum number of cached leased messages, about 300 bytes each; beyond it they are read from the file."""
 MAX_NAMED_MESSAGES = 20_000
 """Maximum number of cached ids, about 500 bytes each including the id."""
 MAX_NAMED_CONTENT_BYTES = 4 * 1024 * 1024
@@ -231,7 +130,7 @@ ENVELOPE_BYTES = 500
 HELD = (State.DRAFT, State.CLAIMED)
 """States in which the message is cached."""
 NUMBER_CACHED_STATES = (*HELD, State.LEASED)
-"""States in which the number of an id is cached; ``reads.Known`` has the leased messages themselves."""
+"""States in which the number of an id is cached; ``StoreCache`` has the leased messages themselves."""
 CONTENT_CACHED_STATES = (State.READY, State.DELAYED, State.HELD)
 """Further states in which a cached content stays cached."""
 
@@ -333,3 +232,212 @@ class NameCache:
         sent = self._sent
         found = [sent[seq] for seq in map(seq_of, messages) if seq in sent]
         return found if len(found) == len(messages) else None
+
+
+# -- the cache of a store ----------------------------------------------------------------------------------------------
+
+MAX_CACHED_POLICIES = 20_000
+"""Maximum number of cached policies, about 1 KB each. When it is reached, all are dropped and read again when used."""
+MAX_CACHED_QUEUES = 200_000
+"""Maximum number of queues with cached number and newest id, about 100 bytes each. When it is reached, all are
+dropped."""
+DueTime = tuple[int | None, bool]
+"""A lower bound of the earliest due time (None: never), and whether a message is certainly due then."""
+
+
+class StoreCache:
+    """Store cache: the rows that a process keeps between transactions, and the only place that knows what is cached.
+
+    ``reset`` drops everything when another process has written or a transaction has failed. Containers are cleared in
+    place, because the tables of a transaction hold references to them. Used under the store's lock."""
+
+    __slots__ = (
+        "contents",
+        "due",
+        "finished",
+        "last",
+        "leased",
+        "leased_batches",
+        "misses",
+        "named",
+        "names",
+        "newest",
+        "numbers",
+        "policies",
+        "queue_count",
+        "queues_with_policy",
+        "recent_payloads",
+        "reserved",
+        "rules",
+        "tails",
+        "totals",
+        "trimmed_to",
+    )
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        """Queue numbers by name."""
+        self.names: dict[int, str] = {}
+        """Queue names by number."""
+        self.policies: dict[str, tuple[str | None, QueuePolicy]] = {}
+        """Parsed policies by queue, each with the text it was parsed from. They stay valid when another process writes,
+        because the text is compared."""
+        self.rules: dict[str, QueuePolicy] = {}
+        """Policies by queue that are known to be the stored ones."""
+        self.leased: dict[int, Message] = {}
+        """Messages that this process leased, by number, so that an ack does not read them again."""
+        self.named = NameCache()
+        self.tails: dict[tuple[int, int], Span] = {}
+        """The last ready run by queue and rank."""
+        self.recent_payloads = RecentPayloads()
+        self.leased_batches: dict[int, LeasedBatch] = {}
+        """Batches that this process leased, by first number."""
+        self.newest: dict[int, str] = {}
+        """An upper bound of the message ids of a queue, by queue number."""
+        self.contents: list[ContentRow] = []
+        """Rows of packed payloads that were read last."""
+        self.misses: Misses = {"ready": set(), "fresh": set()}
+        """Negative caches of the recorder."""
+        self._reset_values()
+        self.last = 0
+        """The last message number used, of the reserved ones."""
+        self.reserved = 0
+        """The last message number reserved for this process; no other process uses the numbers up to it."""
+
+    def _reset_values(self) -> None:
+        self.due: DueTime | None = None
+        """The earliest due time; None: not cached."""
+        self.queue_count: int | None = None
+        """Number of queues; None: not cached."""
+        self.totals: dict[str, int] | None = None
+        """Sums of the counters of all queues; None: not cached."""
+        self.queues_with_policy: set[str] | None = None
+        """Queues that have a policy document; None: not cached."""
+        self.finished: set[int] = set()
+        """Queues with new done messages since their history was last trimmed."""
+        self.trimmed_to = -1
+        """Queue number that the rotation of ``trim`` has reached; -1: it has not started."""
+
+    def _clear_messages(self) -> None:
+        """Drop everything that depends on the state of single messages."""
+        self.leased.clear()
+        self.tails.clear()
+        self.leased_batches.clear()
+        self.newest.clear()
+        self.contents.clear()
+        self.named.clear()
+        self.recent_payloads.clear()
+        self.due = None
+
+    def reset(self, last: int = 0, reserved: int = 0) -> None:
+        """Drop everything except for parsed policies. ``last`` and ``reserved``: the message numbers that this process
+        may still use, which are those at the last commit."""
+        self._clear_messages()
+        self.numbers.clear()
+        self.names.clear()
+        self.rules.clear()
+        for misses in self.misses.values():
+            misses.clear()
+        self._reset_values()
+        self.last, self.reserved = last, reserved
+
+    def forget_policies(self) -> None:
+        self.rules.clear()
+        self.policies.clear()
+
+    def forget_queue(self, queue: str, number: int) -> None:
+        """Drop everything about a queue that is deleted; its number may be used again."""
+        self._clear_messages()
+        self.numbers.pop(queue, None)
+        self.names.pop(number, None)
+        self.policies.pop(queue, None)
+        self.rules.pop(queue, None)
+        self.finished.discard(number)
+        self.totals = None
+        if self.queue_count is not None:
+            self.queue_count -= 1
+        if self.queues_with_policy is not None:
+            self.queues_with_policy.discard(queue)
+
+    def note_policy(self, queue: str, is_set: bool) -> None:
+        """The policy of a queue was set or removed."""
+        self.rules.pop(queue, None)
+        if self.queues_with_policy is not None:
+            (self.queues_with_policy.add if is_set else self.queues_with_policy.discard)(queue)
+
+    def add_number(self, queue: str, number: int) -> None:
+        """The number of a queue was read."""
+        if len(self.numbers) >= MAX_CACHED_QUEUES:
+            self.numbers.clear()
+        self.numbers[queue] = number
+
+    def note_queue(self, queue: str, number: int) -> None:
+        """A queue was created."""
+        self.numbers[queue] = number
+        if self.queue_count is not None:
+            self.queue_count += 1
+
+    def forget_places(self) -> None:
+        """Messages were moved without the runs: drop the ends of the runs, the newest ids and the due time."""
+        self.tails.clear()
+        self.newest.clear()
+        self.due = None
+
+    def move_due(self, old: int, new: int) -> None:
+        """Update the earliest due time when a due time changes from ``old`` to ``new``. If ``old`` was the earliest, it
+        stays a lower bound; the true value is looked up when that time has come."""
+        due = self.due
+        if due is None:
+            return
+        if new and (due[0] is None or new < due[0]):
+            self.due = new, True
+        elif old and old == due[0]:
+            self.due = old, False
+
+    def apply_changes(self, old: State, new: State, changes: Sequence[Change]) -> None:
+        """Follow changes of one kind, from state ``old`` to state ``new``."""
+        self.due = None
+        leased = self.leased
+        if new is State.LEASED:
+            if len(leased) + len(changes) <= MAX_LEASED_MESSAGES:
+                leased.update({after.seq: after for after in map(after_of, changes)})
+            else:
+                leased.clear()
+        elif old is State.LEASED:
+            for after in map(after_of, changes):
+                leased.pop(after.seq, None)
+        self.named.apply_changes(old, new, changes)
+
+    def replace_contents(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
+        """The contents of messages were replaced."""
+        for message in messages:
+            self.leased.pop(message.seq, None)
+            self.recent_payloads.drop(message.seq, message.seq)
+            if message.state is State.LEASED:
+                self.leased_batches.clear()
+        self.named.replace_contents(messages, envelopes)
+
+    def add_drafts(self, first: int, envelopes: Sequence[Envelope], until: int) -> None:
+        """Drafts were inserted, numbered from ``first``."""
+        self.due = None
+        self.named.add_drafts(first, envelopes, until)
+
+    def forget_due(self) -> None:
+        """Messages with a due time were inserted or changed."""
+        self.due = None
+
+    def forget_newest(self, queue: int) -> None:
+        """Messages with any ids were inserted."""
+        self.newest.pop(queue, None)
+
+    def forget_leased(self, first: int, last: int) -> None:
+        """Messages leased as a run were settled."""
+        for seq in range(first, last + 1):
+            self.leased.pop(seq, None)
+
+    def forget_messages(self, messages: Sequence[Message]) -> None:
+        """Messages were deleted."""
+        self.due = None
+        self.named.forget(messages)
+        for message in messages:
+            self.leased.pop(message.seq, None)

@@ -18,9 +18,10 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import CheckProgress, Finding, no_progress
 from yirangmq.core.states import State
 from yirangmq.format.json_codec import loads
+from yirangmq.stores.sqlite.cache import BatchRow, Span
 from yirangmq.stores.sqlite.corrupt_rows import move_to_dead_letters, unreadable
-from yirangmq.stores.sqlite.payloads import IS_LITTER, SIZE
-from yirangmq.stores.sqlite.runs import BatchRow, Runs, Span, spans
+from yirangmq.stores.sqlite.runs import Runs, spans
+from yirangmq.stores.sqlite.statements import IS_LITTER, SIZE
 from yirangmq.stores.sqlite.writes import BATCH_STATES
 
 # -- packed payloads ---------------------------------------------------------------------------------------------------

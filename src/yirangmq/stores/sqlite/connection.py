@@ -18,7 +18,7 @@ import apsw
 from yirangmq.core.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreTooNew
 from yirangmq.fsio.errors import as_store_error, unwritable
 from yirangmq.fsio.permissions import open_file
-from yirangmq.stores.sqlite.redo_log import has_leftover, redo_path, replay_leftover
+from yirangmq.stores.sqlite.redo_replay import has_leftover, redo_path, replay_leftover
 
 APPLICATION_ID = 0x79724D51
 """SQLite application id of a store: "yrMQ"."""

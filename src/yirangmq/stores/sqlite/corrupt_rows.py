@@ -8,14 +8,14 @@ Rows are read as BLOBs, which cannot fail. The caller provides the transaction a
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import apsw
-
 from yirangmq.core.errors import BadInput
-from yirangmq.core.message import Envelope, Reason, new_envelope
+from yirangmq.core.message import Envelope, new_envelope
 from yirangmq.core.validation import IDENTIFIER
 from yirangmq.format.json_codec import loads, members
+from yirangmq.stores.sqlite import statements
 from yirangmq.stores.sqlite.payloads import Contents
 from yirangmq.stores.sqlite.runs import Runs
+from yirangmq.stores.sqlite.statements import Statement, StatementExecutor, query
 
 RAW = """
 m.seq, m.queue, CAST(m.id AS BLOB), m.rank, m.published_at, m.available_at, m.expires_at, CAST(m.dedup_key AS BLOB),
@@ -23,19 +23,9 @@ CAST(m.header AS BLOB), iif(typeof(m.payload) = 'integer', m.payload, CAST(m.pay
 typeof(m.payload)"""
 """The columns of ``message`` as bytes: reading them cannot fail. A payload may be packed in a row of ``content``
 (``stores.sqlite.payloads``)."""
-ALL = f"SELECT {RAW} FROM message m"
-ONE = f"{ALL} WHERE m.seq = ?"
-_READABLE = "UPDATE message SET id = ?, dedup_key = ?, header = ?, payload = ? WHERE seq = ?"
-_FROM_LINE = f"""
-INSERT INTO life SELECT seq, queue, ?2, 'dead', rank, place, attempt, leases, 0, expires_at, changed_at, '',
-    '{Reason.CORRUPT}', 1, 1, grp, target, size
-FROM ready WHERE seq = ?1"""
-_BURY = f"""
-UPDATE life SET id = ?2, state = 'dead', due_at = 0, consumer = '', reason = '{Reason.CORRUPT}', repeats = 1
-WHERE seq = ?1 AND state IN ('draft', 'delayed', 'held', 'claimed', 'leased')"""
-_FAILURE = f"""
-INSERT OR REPLACE INTO failure SELECT seq, '{Reason.CORRUPT}', ?2, changed_at, attempt, '' FROM life
-WHERE seq = ?1 AND state = 'dead' AND reason = '{Reason.CORRUPT}'"""
+ALL = query(f"SELECT {RAW} FROM message m")
+ONE = query(f"{ALL} WHERE m.seq = ?")
+_SAME_NAME = query("SELECT id FROM name WHERE queue = ? AND id = ? AND seq = ?")
 
 
 Find = Callable[[int, int], bytes | None]
@@ -78,13 +68,15 @@ def read_raw(raw: tuple[Any, ...], find: Find) -> DecodedRow:
     return DecodedRow((seq, queue, name, *numbers, dedup_key, head, payload if wrong else body, group, target), damage)
 
 
-def unreadable(db: apsw.Connection, statement: str = ALL, bindings: tuple[Any, ...] = ()) -> Iterator[DecodedRow]:
+def unreadable(
+    db: StatementExecutor, statement: Statement = ALL, bindings: tuple[Any, ...] = ()
+) -> Iterator[DecodedRow]:
     """Yield the damaged rows among those that ``statement`` selects."""
     find = Contents(db).bytes_of
     return (sent for raw in db.execute(statement, bindings) if (sent := read_raw(raw, find)).damage)
 
 
-def envelope_as_bytes(db: apsw.Connection, queue: str, seq: int) -> Envelope:
+def envelope_as_bytes(db: StatementExecutor, queue: str, seq: int) -> Envelope:
     """Return an envelope with text that does not decode, as far as it can be read."""
     sent = read_raw(next(db.execute(ONE, (seq,))), Contents(db).bytes_of)
     *others, payload, group, target = sent.row[2:]
@@ -92,19 +84,19 @@ def envelope_as_bytes(db: apsw.Connection, queue: str, seq: int) -> Envelope:
     return new_envelope((queue, *others, payload.encode() if is_json else payload, is_json, group, target))
 
 
-def move_to_dead_letters(db: apsw.Connection, sent: DecodedRow) -> None:
+def move_to_dead_letters(db: StatementExecutor, sent: DecodedRow) -> None:
     """Move a damaged message to the dead letters, unless it is dead or finished already. Rewrite its row in any case,
     so that it can be read."""
     seq, queue, id, *_, key, header, payload, _, _ = sent.row
     Runs(db).move_to_single_row(seq)
-    if db.execute("SELECT id FROM name WHERE queue = ? AND id = ? AND seq = ?", (queue, id, seq)).fetchone() is None:
-        db.execute("DELETE FROM name WHERE seq = ?", (seq,))
-        db.execute("INSERT INTO name (queue, id, seq, place) VALUES (?, ?, ?, ?)", (queue, id, seq, seq))
-    db.execute(_READABLE, (id, key, header, payload, seq))
-    db.execute(_BURY, (seq, id))
-    db.execute(_FROM_LINE, (seq, id))
-    db.execute("DELETE FROM ready WHERE seq = ?", (seq,))
-    db.execute(_FAILURE, (seq, sent.damage))
+    if db.execute(_SAME_NAME, (queue, id, seq)).fetchone() is None:
+        db.execute(statements.END_NAME_OF, (seq,))
+        db.execute(statements.ADD_NAME, (queue, id, seq, seq))
+    db.execute(statements.MAKE_READABLE, (id, key, header, payload, seq))
+    db.execute(statements.BURY_LIFE, (seq, id))
+    db.execute(statements.BURY_READY, (seq, id))
+    db.execute(statements.END_READY_OF, (seq,))
+    db.execute(statements.SET_CORRUPT_FAILURE, (seq, sent.damage))
 
 
 def _text(raw: bytes, what: str, wrong: list[str]) -> str:

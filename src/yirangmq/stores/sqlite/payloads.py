@@ -11,14 +11,20 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from struct import iter_unpack, pack
-from typing import Any
-
-import apsw
 
 from yirangmq.core.message import Envelope, is_json_of, payload_of
+from yirangmq.stores.sqlite.cache import ContentRow
+from yirangmq.stores.sqlite.statements import (
+    ADD_CONTENT,
+    LENGTH,
+    SET_BYTES,
+    SET_JSON,
+    SWEEP,
+    StatementExecutor,
+    query,
+    seq_query,
+)
 
-Row = tuple[int, int, bytes]
-"""A row of ``content``: first and last message number, and the bytes."""
 NewRow = tuple[int, int, bytes, bytes]
 """A new row of ``content``: first and last message number, sizes, and the bytes."""
 
@@ -32,27 +38,10 @@ MAX_SWEEP_GAP = 1000
 """Distance of two released message numbers up to which one sweep over both is cheaper than two sweeps."""
 NOT_PACKED = (1 << 32) - 1
 """Entry in the column ``sizes`` for a message with its payload in its own row."""
-OFFSET_SHIFT, LENGTH = 25, (1 << 24) - 1
-"""Shift of the offset, and mask of the length, in the integer of a packed payload. Its last bit is 1 for JSON."""
-SIZE = f"iif(typeof(payload) = 'integer', payload >> 1 & {LENGTH}, octet_length(payload)) + length(header)"
-"""SQL expression for the bytes of payload and header of a row of ``message``, packed or not."""
-
-ADD_CONTENT = "INSERT INTO content VALUES (?, ?, ?, ?)"
-CONTENT_OF = "SELECT first, last, data FROM content WHERE first <= ? ORDER BY first DESC LIMIT 1"
-SELECT_PACKED = "SELECT seq, payload FROM message WHERE typeof(payload) = 'integer' AND seq "
-SET_JSON = "UPDATE message SET payload = CAST(? AS TEXT) WHERE seq = ?"
-SET_BYTES = "UPDATE message SET payload = ? WHERE seq = ?"
-IS_LITTER = """
-NOT EXISTS (SELECT 1 FROM message m WHERE m.seq BETWEEN content.first AND content.last
-            AND typeof(m.payload) = 'integer')"""
-SWEEP = f"""
-DELETE FROM content WHERE last >= ?1 AND first BETWEEN
-    coalesce((SELECT max(first) FROM content WHERE first <= ?1), ?1) AND ?2 AND {IS_LITTER}"""
-UNDO_CONTENT = "DELETE FROM content WHERE first >= ?"
-END_CONTENT = """
-DELETE FROM content WHERE first IN (
-    SELECT c.first FROM name n CROSS JOIN content c ON c.first = (SELECT max(first) FROM content WHERE first <= n.seq)
-    WHERE n.queue = ? AND c.last >= n.seq)"""
+OFFSET_SHIFT = 25
+"""Shift of the offset in the integer of a packed payload; ``LENGTH`` masks the length. Its last bit is 1 for JSON."""
+CONTENT_OF = query("SELECT first, last, data FROM content WHERE first <= ? ORDER BY first DESC LIMIT 1")
+SELECT_PACKED = seq_query("SELECT seq, payload FROM message WHERE typeof(payload) = 'integer' AND seq ")
 
 
 def unpacked_payloads(envelopes: Sequence[Envelope]) -> list[str | bytes]:
@@ -132,19 +121,19 @@ def part(data: bytes, number: int) -> bytes | None:
 class Contents:
     """The table ``content`` inside a transaction: lookup, packing, unpacking, and deletion of unused rows."""
 
-    def __init__(self, db: apsw.Connection, kept: list[Row] | None = None) -> None:
+    def __init__(self, db: StatementExecutor, kept: list[ContentRow] | None = None) -> None:
         """``kept``: the rows read last. They stay valid across transactions: a packed payload never changes, and no
         message number is used twice."""
         self._db = db
         self._kept = [] if kept is None else kept
         self._removed: list[tuple[int, int]] = []
 
-    def row(self, seq: int) -> Row | None:
+    def row(self, seq: int) -> ContentRow | None:
         """Return the row that covers the number of a message, or None."""
         for row in self._kept:
             if row[0] <= seq <= row[1]:
                 return row
-        found: Row | None = self._db.execute(CONTENT_OF, (seq,)).fetchone()
+        found: ContentRow | None = self._db.execute(CONTENT_OF, (seq,)).fetchone()
         if found is None or found[1] < seq:
             return None
         if len(self._kept) >= MAX_CACHED_ROWS:
@@ -175,12 +164,11 @@ class Contents:
     def add(self, rows: Sequence[NewRow]) -> None:
         self._db.executemany(ADD_CONTENT, rows)
 
-    def unpack(self, which: str, bindings: tuple[Any, ...]) -> None:
-        """Unpack the payloads of messages that stay longer than their neighbours. ``which``: the rest of a condition
-        that begins with ``seq``, with its ``bindings``."""
+    def unpack(self, seqs: Sequence[int]) -> None:
+        """Unpack the payloads of messages that stay longer than their neighbours."""
         texts: list[tuple[bytes, int]] = []
         others: list[tuple[bytes, int]] = []
-        for seq, number in list(self._db.execute(SELECT_PACKED + which, bindings)):
+        for seq, number in list(self._db.execute(*SELECT_PACKED.among(seqs))):
             body = self.bytes_of(seq, number)
             if body is not None:
                 (texts if number & 1 else others).append((body, seq))

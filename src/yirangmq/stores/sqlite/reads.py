@@ -1,299 +1,21 @@
-"""Store cache, queue table and message lookups: the base classes of the SQLite transaction.
+"""Message lookups of the SQLite transaction.
 
-``StoreCache`` holds everything that a process caches between transactions. ``QueueTable`` has message numbers, queue
-names, policies, notes, and the counters, which are summed in memory and written once, just before the commit.
 ``MessageLookup`` finds messages in order, by number, id, state and due time, in single rows and in runs
 (``stores.sqlite.runs``)."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from operator import itemgetter
-from typing import Any
 
-import apsw
-
-from yirangmq.core import validation
-from yirangmq.core.message import Counts, Envelope, Message, MessageFailure, seq_of, sum_of
-from yirangmq.core.policy import QueuePolicy, read_policy
+from yirangmq.core.message import Envelope, Message, MessageFailure, seq_of
 from yirangmq.core.ports import Page
 from yirangmq.core.states import State
-from yirangmq.format.json_codec import dumps, loads
+from yirangmq.format.json_codec import dumps
 from yirangmq.stores.sqlite import corrupt_rows as unreadable
 from yirangmq.stores.sqlite import sql
-from yirangmq.stores.sqlite.cache import NameCache, RecentPayloads
-from yirangmq.stores.sqlite.payloads import END_CONTENT, Contents, Row
-from yirangmq.stores.sqlite.runs import BatchRow, LeasedBatch, ReadyMessage, Runs, Span, spans
-
-RESERVED_AHEAD = 1000
-"""Message numbers reserved in advance, so that few commits write the last number. A process that exits leaves a gap."""
-MAX_CACHED_POLICIES = 20_000
-"""Maximum number of cached policies, about 1 KB each. When it is reached, all are dropped and read again when used."""
-MAX_CACHED_QUEUES = 200_000
-"""Maximum number of queues with cached number and newest id, about 100 bytes each. When it is reached, all are
-dropped."""
-
-
-@dataclass(slots=True)
-class StoreCache:
-    """Store cache: the rows that a process keeps between transactions. The store replaces it when another process has
-    written or a transaction has failed. Used under the store's lock."""
-
-    numbers: dict[str, int] = field(default_factory=dict)
-    """Queue numbers by name."""
-    names: dict[int, str] = field(default_factory=dict)
-    """Queue names by number."""
-    policies: dict[str, tuple[str | None, QueuePolicy]] = field(default_factory=dict)
-    """Parsed policies by queue, each with the text it was parsed from. They stay valid when another process writes,
-    because the text is compared."""
-    rules: dict[str, QueuePolicy] = field(default_factory=dict)
-    """Policies by queue that are known to be the stored ones."""
-    leased: dict[int, Message] = field(default_factory=dict)
-    """Messages that this process leased, by number, so that an ack does not read them again."""
-    named: NameCache = field(default_factory=NameCache)
-    tails: dict[tuple[int, int], Span] = field(default_factory=dict)
-    """The last ready run by queue and rank."""
-    recent_payloads: RecentPayloads = field(default_factory=RecentPayloads)
-    leased_batches: dict[int, LeasedBatch] = field(default_factory=dict)
-    """Batches that this process leased, by first number."""
-    newest: dict[int, str] = field(default_factory=dict)
-    """An upper bound of the message ids of a queue, by queue number."""
-    contents: list[Row] = field(default_factory=list)
-    """Rows of packed payloads that were read last."""
-    due: tuple[int | None, bool] | None = None
-    """A lower bound of the earliest due time (None: never), and whether a message is certainly due then. None: not
-    cached."""
-    queue_count: int | None = None
-    """Number of queues; None: not cached."""
-    totals: dict[str, int] | None = None
-    """Sums of the counters of all queues; None: not cached."""
-    queues_with_policy: set[str] | None = None
-    """Queues that have a policy document; None: not cached."""
-    finished: set[int] = field(default_factory=set)
-    """Queues with new done messages since their history was last trimmed."""
-    trimmed_to: int = -1
-    """Queue number that the rotation of ``trim`` has reached; -1: it has not started."""
-    last: int = 0
-    """The last message number used, of the reserved ones."""
-    reserved: int = 0
-    """The last message number reserved for this process; no other process uses the numbers up to it."""
-
-
-# -- queue table -------------------------------------------------------------------------------------------------------
-
-
-class QueueTable:
-    """Queue table: message numbers, queue names, counters, policies and notes inside a transaction."""
-
-    def __init__(self, db: apsw.Connection, cached: StoreCache) -> None:
-        self._db = db
-        self._cache = cached
-        self._contents = Contents(db, cached.contents)
-        self._runs = Runs(db, cached.tails, cached.recent_payloads, cached.leased_batches, self._contents)
-        self._deltas: dict[int, defaultdict[str, int]] = {}
-        self.written = 0
-        """Bytes of payloads and headers that were published."""
-
-    # -- numbers and names ----------------------------------------------------------------------------------------
-
-    def places(self, count: int) -> int:
-        cached = self._cache
-        if cached.last + count > cached.reserved:
-            self._reserve(count)
-        first = cached.last + 1
-        cached.last += count
-        return first
-
-    def _reserve(self, count: int) -> None:
-        """Reserve message numbers. If no other process has reserved any since, the rest of the last reservation is used
-        first, so that runs stay contiguous."""
-        cached = self._cache
-        mark = self._value("SELECT last FROM sequence")
-        if mark != cached.reserved:
-            cached.last = mark
-        cached.reserved = cached.last + count + RESERVED_AHEAD
-        self._db.execute("UPDATE sequence SET last = ?", (cached.reserved,))
-
-    def _value(self, statement: str, *bindings: Any) -> Any:
-        """Return the first column of the first row, or None if there is no row."""
-        row = next(self._db.execute(statement, bindings), None)
-        return None if row is None else row[0]
-
-    def _queue(self, name: str) -> int | None:
-        number: int | None = self._cache.numbers.get(name)
-        if number is None:
-            number = self._value("SELECT n FROM queue WHERE name = ?", name)
-            if number is not None:
-                if len(self._cache.numbers) >= MAX_CACHED_QUEUES:
-                    self._cache.numbers.clear()
-                self._cache.numbers[name] = number
-        return number
-
-    def _ensure_queue(self, name: str) -> int:
-        """Return the number of a queue; create the queue if it does not exist."""
-        number = self._cache.numbers.get(name) or self._queue(name)
-        if number is None:
-            number = int(self._value("INSERT INTO queue (name) VALUES (?) RETURNING n", name))
-            self._cache.numbers[name] = number
-            if self._cache.queue_count is not None:
-                self._cache.queue_count += 1
-        return number
-
-    def _queue_name(self, number: int) -> str:
-        name = self._cache.names.get(number)
-        if name is None:
-            name = self._cache.names[number] = str(self._value("SELECT name FROM queue WHERE n = ?", number))
-        return name
-
-    def _message(self, row: Sequence[Any]) -> Message:
-        return sql.message_of(row, self._queue_name(row[1]))
-
-    # -- counters -------------------------------------------------------------------------------------------------
-
-    def _deltas_of(self, queue: int) -> defaultdict[str, int]:
-        deltas = self._deltas.get(queue)
-        if deltas is None:
-            deltas = self._deltas[queue] = defaultdict(int)
-        return deltas
-
-    def flush(self) -> None:
-        """Write the ready runs and counters that were kept in memory; called once, just before the commit."""
-        self._runs.write()
-        self._contents.sweep()
-        totals = self._cache.totals
-        for queue, deltas in self._deltas.items():
-            if deltas.keys() == sql.OF_NEW:
-                published, ready, size = deltas["published"], deltas["ready"], deltas["bytes"]
-                if totals is not None:
-                    totals["published"] += published
-                    totals["ready"] += ready
-                    totals["bytes"] += size
-                self._db.execute(sql.ADD_NEW, (published, ready, size, queue))
-                continue
-            if totals is not None:
-                for name, delta in deltas.items():
-                    totals[name] += delta
-            changed = [deltas.get(name, 0) for name in sql.COUNTED]
-            if deltas.get("done", 0) > 0:
-                self._cache.finished.add(queue)
-            if any(changed):
-                self._db.execute(sql.ADD_COUNTS, (*changed, queue))
-
-    def counts(self, queue: str) -> Counts:
-        row = self._db.execute(f"SELECT n, {', '.join(sql.COUNTED)} FROM queue WHERE name = ?", (queue,)).fetchone()
-        if row is None:
-            return Counts()
-        stored = Counts(*row[1:])
-        pending: dict[str, int] = self._deltas.get(row[0]) or {}
-        return stored._replace(**{name: getattr(stored, name) + delta for name, delta in pending.items()})
-
-    def totals(self) -> Counts:
-        cached = self._cache
-        if cached.totals is None:
-            sums = ", ".join(f"coalesce(sum({name}), 0)" for name in sql.COUNTED)
-            row = next(iter(self._db.execute(f"SELECT {sums} FROM queue")))
-            cached.totals = dict(zip(sql.COUNTED, row, strict=True))
-        return sum_of([Counts(**cached.totals), *(Counts(**deltas) for deltas in self._deltas.values())])
-
-    # -- policies and queues --------------------------------------------------------------------------------------
-
-    def policy(self, queue: str) -> QueuePolicy:
-        policy = self._cache.rules.get(queue)
-        if policy is None:
-            if len(self._cache.rules) >= MAX_CACHED_POLICIES:
-                self._cache.rules.clear()
-                self._cache.policies.clear()
-            policy = self._cache.rules[queue] = self._read_policy(queue)
-        return policy
-
-    def _read_policy(self, queue: str) -> QueuePolicy:
-        text = self.policy_text(queue)
-        cached = self._cache.policies.get(queue)
-        if cached is None or cached[0] != text:
-            cached = (text, read_policy(loads(text.encode()) if text else {}, queue))
-            self._cache.policies[queue] = cached
-        return cached[1]
-
-    def policy_text(self, queue: str) -> str | None:
-        text: str | None = self._value("SELECT policy FROM queue WHERE name = ?", queue)
-        return text
-
-    def set_policy(self, queue: str, text: str | None) -> None:
-        self._db.execute("UPDATE queue SET policy = ? WHERE n = ?", (text, self._ensure_queue(queue)))
-        self._cache.rules.pop(queue, None)
-        if self._cache.queues_with_policy is not None:
-            (self._cache.queues_with_policy.discard if text is None else self._cache.queues_with_policy.add)(queue)
-
-    def queues(self, after: str = "", limit: int | None = None, prefix: str = "") -> list[str]:
-        most = -1 if limit is None else limit
-        return [row[0] for row in self._db.execute(sql.QUEUES, (after, prefix, prefix + "\uffff", most))]
-
-    def queue_count(self) -> int:
-        cached = self._cache
-        if cached.queue_count is None:
-            cached.queue_count = int(self._value("SELECT count(*) FROM queue"))
-        return cached.queue_count
-
-    def has_queue(self, queue: str) -> bool:
-        return queue in self._cache.numbers or self._queue(queue) is not None
-
-    def queues_with_policy(self) -> list[str]:
-        cached = self._cache
-        if cached.queues_with_policy is None:
-            rows = self._db.execute("SELECT name FROM queue WHERE policy IS NOT NULL")
-            cached.queues_with_policy = {row[0] for row in rows}
-        return sorted(cached.queues_with_policy)
-
-    def delete_queue(self, queue: str) -> None:
-        number = self._queue(queue)
-        if number is None:
-            return
-        self._runs.write()
-        self._db.execute(END_CONTENT, (number,))
-        for table in ("failure", "message", "life"):  # not indexed by queue: a full scan would be slow
-            self._db.execute(f"DELETE FROM {table} WHERE seq IN (SELECT seq FROM name WHERE queue = ?)", (number,))
-        for table in ("name", "ready", "fresh", "batch", "member", "dedup"):
-            self._db.execute(f"DELETE FROM {table} WHERE queue = ?", (number,))
-        self._db.execute("DELETE FROM queue WHERE n = ?", (number,))
-        self._deltas.pop(number, None)
-        self._cache.leased.clear()
-        self._cache.named.clear()
-        self._cache.tails.clear()
-        self._cache.recent_payloads.clear()
-        self._cache.leased_batches.clear()
-        self._cache.contents.clear()
-        self._cache.newest.clear()
-        self._cache.due = None
-        self._cache.numbers.pop(queue, None)
-        self._cache.names.pop(number, None)
-        self._cache.policies.pop(queue, None)
-        self._cache.rules.pop(queue, None)
-        self._cache.finished.discard(number)
-        self._cache.totals = None
-        if self._cache.queue_count is not None:
-            self._cache.queue_count -= 1
-        if self._cache.queues_with_policy is not None:
-            self._cache.queues_with_policy.discard(queue)
-
-    # -- notes ----------------------------------------------------------------------------------------------------
-
-    def note(self, key: str) -> str | None:
-        text: str | None = self._value("SELECT text FROM note WHERE key = ?", key)
-        return text
-
-    def notes(self, prefix: str) -> dict[str, str]:
-        return dict(self._db.execute(sql.NOTES, (prefix, prefix + "\uffff")))
-
-    def set_note(self, key: str, text: str | None) -> None:
-        validation.check_note(key)
-        if text is None:
-            self._db.execute("DELETE FROM note WHERE key = ?", (key,))
-        else:
-            self._db.execute("INSERT OR REPLACE INTO note VALUES (?, ?)", (key, text))
-
-
-# -- lookups -----------------------------------------------------------------------------------------------------------
+from yirangmq.stores.sqlite.cache import BatchRow, Span
+from yirangmq.stores.sqlite.runs import ReadyMessage, spans
+from yirangmq.stores.sqlite.tables import Tables
 
 _by_number = itemgetter(0)
 """Number of a message: the first column of its row."""
@@ -303,17 +25,20 @@ _by_moment: Callable[[Message], tuple[int, int]] = itemgetter(_index("due_at"), 
 _by_target: Callable[[Message], tuple[int, int, int]] = itemgetter(_index("target"), _index("rank"), _index("place"))
 
 
-class MessageLookup(QueueTable):
+class MessageLookup:
     """Message lookups inside a transaction."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._db, self._cache, self._queues, self._contents, self._runs = tables
 
     # -- ready messages -------------------------------------------------------------------------------------------
 
     def heads(self, queue: str, limit: int, target: int = 0) -> list[ReadyMessage]:
-        number = self._queue(queue)
+        number = self._queues.number(queue)
         if number is None:
             return []
         found = self._untargeted_heads(number, queue, limit)
-        if target and self._value(sql.HAS_TARGET, number, target):
+        if target and self._queues.value(sql.HAS_TARGET, number, target):
             found += self._single_row_heads(queue, (number, limit, target))
             found.sort(key=_head_in_order)
         return found[:limit]
@@ -340,8 +65,8 @@ class MessageLookup(QueueTable):
         return [sql.head_of(row, queue, self._contents.payload(row[0], row[-1])) for row in rows]
 
     def group_first(self, queue: str, groups: Sequence[int]) -> list[Message | None]:
-        number = self._queue(queue)
-        firsts = [self._value(sql.GROUP_FIRST, number, group) for group in groups]
+        number = self._queues.number(queue)
+        firsts = [self._queues.value(sql.GROUP_FIRST, number, group) for group in groups]
         return self.by_seq([seq or 0 for seq in firsts])
 
     # -- by number and id -----------------------------------------------------------------------------------------
@@ -361,8 +86,7 @@ class MessageLookup(QueueTable):
         return [found.get(seq) for seq in seqs]
 
     def _from_single_rows(self, seqs: set[int]) -> Iterator[Message]:
-        which, bindings = sql.among(list(seqs))
-        return (self._message(row) for row in self._db.execute(sql.LIFE_BY_SEQS + which, bindings))
+        return (self._queues.message(row) for row in self._db.execute(*sql.LIFE_BY_SEQS.among(list(seqs))))
 
     def _from_batches(self, seqs: set[int]) -> Iterator[Message]:
         for span in spans(list(seqs)):
@@ -371,16 +95,16 @@ class MessageLookup(QueueTable):
 
     def _from_ready(self, seqs: set[int]) -> Iterator[Message]:
         for seq in seqs:
-            row = self._db.execute("SELECT queue, id FROM message WHERE seq = ?", (seq,)).fetchone()
+            row = self._db.execute(sql.QUEUE_AND_ID, (seq,)).fetchone()
             message = self._ready_by_name(row[0], row[1]) if row else None
             if message is not None:
                 yield message
 
     def _of_batch(self, batch: BatchRow, span: Span, most: int = -1) -> Iterator[Message]:
-        return self._runs.messages(batch, self._queue_name(batch.queue), span, most)
+        return self._runs.messages(batch, self._queues.name(batch.queue), span, most)
 
     def by_id(self, queue: str, ids: Sequence[str]) -> list[Message | None]:
-        number = self._queue(queue)
+        number = self._queues.number(queue)
         if number is None:
             return [None] * len(ids)
         named = self._cache.named.by_id(queue, ids, self._cache.leased)
@@ -393,7 +117,7 @@ class MessageLookup(QueueTable):
         return [messages.get(id) for id in ids]
 
     def _by_name(self, queue: int, id: str) -> Message | None:
-        seq = self._value("SELECT seq FROM name WHERE queue = ? AND id = ?", queue, id)
+        seq = self._queues.value(sql.SEQ_BY_NAME, queue, id)
         if seq is None:
             return None
         if seq in self._cache.leased:
@@ -404,9 +128,9 @@ class MessageLookup(QueueTable):
     def _ready_by_name(self, queue: int, id: str) -> Message | None:
         row = self._db.execute(sql.READY_BY_NAME, (queue, id)).fetchone()
         if row is not None:
-            return self._message(row)
+            return self._queues.message(row)
         row = self._db.execute(sql.RANK_BY_NAME, (queue, id)).fetchone()
-        return self._runs.find_ready(queue, self._queue_name(queue), *row) if row else None
+        return self._runs.find_ready(queue, self._queues.name(queue), *row) if row else None
 
     def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
         named = self._cache.named.envelopes(messages)
@@ -428,8 +152,7 @@ class MessageLookup(QueueTable):
 
     def _envelopes(self, queues: dict[int, str]) -> dict[int, Envelope]:
         """Read envelopes by number; in the order of the numbers, so that each row of ``content`` is read once."""
-        which, bindings = sql.among(list(queues))
-        rows = sorted(self._db.execute(sql.ENVELOPES + which, bindings), key=_by_number)
+        rows = sorted(self._db.execute(*sql.ENVELOPES.among(list(queues))), key=_by_number)
         return {
             row[0]: sql.envelope_of(row, queues[row[0]], self._contents.payload(row[0], row[sql.PAYLOAD]))
             for row in rows
@@ -442,7 +165,7 @@ class MessageLookup(QueueTable):
     # -- page by page ---------------------------------------------------------------------------------------------
 
     def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> Page:
-        number = self._queue(queue)
+        number = self._queues.number(queue)
         if number is None:
             return Page([], "")
         if state is State.READY:
@@ -451,13 +174,15 @@ class MessageLookup(QueueTable):
         low, high = sql.read_cursor(cursor)
         if state in (State.DEAD, State.PARKED):
             rows = self._db.execute(sql.SCAN_DEAD, (number, state.value, low, high, limit))
-            return sql.page_of([self._message(row) for row in rows], limit, lambda last: (last.changed_at, last.seq))
+            return sql.page_of(
+                [self._queues.message(row) for row in rows], limit, lambda last: (last.changed_at, last.seq)
+            )
         found = self._scan_life(number, state, limit, high)
         return sql.page_of(found, limit, lambda last: (0, last.seq))
 
     def _scan_ready(self, number: int, queue: str, limit: int, cursor: tuple[int, ...]) -> list[Message]:
         rows = self._db.execute(sql.SCAN_READY, (number, *cursor, limit))
-        found = [self._message(row) for row in rows]
+        found = [self._queues.message(row) for row in rows]
         target, rank, place = cursor
         if target <= 0:  # messages for one consumer come after all runs
             after = (rank, place) if target == 0 else (-1, -1)
@@ -467,7 +192,7 @@ class MessageLookup(QueueTable):
 
     def _scan_life(self, number: int, state: State, limit: int, after: int) -> list[Message]:
         rows = self._db.execute(sql.SCAN_LIFE, (number, state.value, after, limit))
-        found = [self._message(row) for row in rows]
+        found = [self._queues.message(row) for row in rows]
         if state in (State.LEASED, State.DONE):
             found += islice(self._batches_messages(self._runs.after(number, state, after), after, limit), limit)
             found.sort(key=seq_of)
@@ -483,14 +208,14 @@ class MessageLookup(QueueTable):
         cached = self._cache.due
         if cached is not None and (cached[0] is None or cached[0] > now):
             return []
-        found = [self._message(row) for row in self._db.execute(sql.DUE, (now, limit))]
-        more = [self._message(row) for row in self._db.execute(sql.AGED, (now, limit))]
+        found = [self._queues.message(row) for row in self._db.execute(sql.DUE, (now, limit))]
+        more = [self._queues.message(row) for row in self._db.execute(sql.AGED, (now, limit))]
         batches = self._runs.due(now, limit)
         if batches:
             more += islice(self._batches_messages(batches, most=limit), limit)
         if more:
             found = sorted(found + more, key=_by_moment)
-        self._cache.due = None
+        self._cache.forget_due()
         return found[:limit]
 
     def next_due(self, before: int | None = None) -> int | None:
@@ -498,7 +223,7 @@ class MessageLookup(QueueTable):
         if cached is not None and before is not None and (cached[0] is None or cached[0] >= before):
             return None
         if cached is None or not cached[1]:
-            cached = self._cache.due = self._value(sql.NEXT_DUE), True
+            cached = self._cache.due = self._queues.value(sql.NEXT_DUE), True
         moment = cached[0]
         return None if moment is None or (before is not None and moment >= before) else moment
 

@@ -1,272 +1,45 @@
-"""Redo log of the server's SQLite store, ``queue.db-redo``: format, replay after a crash, and append.
+"""Redo log of the server's SQLite store, ``queue.db-redo``: append.
 
-A record holds the changes of one commit: the statements it executed, with their values (docs/sqlite.md)::
-
-    head  <IIQI: bytes of the body, CRC-32 of all that follows, generation, number of the record
-    body  marshal (version 2) of: new statements, changes, whether statement numbers restart;
-          a change is: number of the statement, whether it is for many rows, values or rows
-
-The text of a statement is written once; later changes refer to it by number.
+The format of a record is in ``stores.sqlite.redo_format``, the replay in ``stores.sqlite.redo_replay``. A record holds
+the changes of one commit.
 
 The file is a ring of 1 MiB: a record that does not fit before the end is written at the beginning. Its length never
-changes, so a sync writes nothing but the record. The table ``redo`` in the SQLite file holds the redo position:
-generation, number and offset of the first valid record. A SQLite commit that contains records moves the position in
-the same transaction, which voids them: they may be overwritten. Records are valid as long as each is complete and has
-the generation of the position and the next number; the first other one ends the log (torn tail).
+changes, so a sync writes nothing but the record.
 
-While a server holds ``flock`` on the file, no other process replays it. ``append`` returns False if the file has no
-space or cannot be created (retried after 60 s); the store then makes SQLite commit."""
+``append`` returns False if the file has no space or cannot be created (retried after 60 s); the store then makes SQLite
+commit."""
 
 import contextlib
-import marshal
-import os
-import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple
 
-import apsw
-
-from yirangmq.core.errors import StoreDamaged
+from yirangmq.format.messagepack import fast_encoder, is_msgspec_loaded, pack
 from yirangmq.fsio.disk import Disk
 from yirangmq.fsio.lock import try_lock, unlock
 from yirangmq.fsio.permissions import access_in
-
-# -- format and replay -------------------------------------------------------------------------------------------------
-
-LoggedStatement = tuple[str, bool, Any]
-"""A statement, whether it was executed for many rows, and its values or rows."""
-RING_SINCE = 7
-"""Schema version that added number and offset of the redo position."""
-HEAD = struct.Struct("<IIQI")
-"""Header of a record: bytes of the body, checksum of all that follows, generation, number of the record."""
-_CHECKED = struct.Struct("<QI")
-
-
-def redo_path(path: Path) -> Path:
-    return Path(f"{path}-redo")
-
-
-class RedoPosition(NamedTuple):
-    """Position in the redo log: the first record that is not in the SQLite file."""
-
-    generation: int
-    number: int = 0
-    at: int = 0
-    """Offset of the record in bytes; if it did not fit there, it is at offset 0."""
-
-
-def new_generation() -> int:
-    """Return a random number that no earlier record has."""
-    return int.from_bytes(os.urandom(8)) >> 2
-
-
-def read_position(db: apsw.Connection) -> RedoPosition:
-    """Read the redo position. Raise ``StoreDamaged`` if it is missing or invalid."""
-    rows: list[Any] = db.execute("SELECT * FROM redo").fetchall()  # before schema 7 the row is the generation
-    if not rows:
-        raise StoreDamaged("the generation is missing; see 'yirangmq check' and 'yirangmq repair'")
-    position = RedoPosition(*rows[0])
-    if position.at < 0 or position.number < 0:
-        raise StoreDamaged(f"{position} is not a redo position; see 'yirangmq check' and 'yirangmq repair'")
-    return position
-
-
-def write_position(db: apsw.Connection, position: RedoPosition) -> None:
-    """Write the redo position; the caller provides the transaction."""
-    db.execute("UPDATE redo SET generation = ?, number = ?, at = ?", position)
-
-
-def bodies(data: bytes, position: RedoPosition) -> Iterator[bytes]:
-    """Yield the bodies of the valid records, up to the first incomplete one."""
-    generation, number, at = position
-    while True:
-        body = _body_at(data, at, generation, number)
-        if body is None and at:
-            at = 0
-            body = _body_at(data, at, generation, number)
-        if body is None:
-            return
-        yield body
-        at, number = at + HEAD.size + len(body), number + 1
-
-
-def _body_at(data: bytes, at: int, generation: int, number: int) -> bytes | None:
-    start = at + HEAD.size
-    if start > len(data):
-        return None
-    length, expected, of, numbered = HEAD.unpack_from(data, at)
-    if of != generation or numbered != number or not length or start + length > len(data):
-        return None
-    body = data[start : start + length]
-    return body if checksum(generation, number, body) == expected else None
-
-
-def checksum(generation: int, number: int, body: bytes) -> int:
-    from zlib import crc32  # an idle server does not load it
-
-    return crc32(body, crc32(_CHECKED.pack(generation, number)))
-
-
-def read(data: bytes, position: RedoPosition) -> Iterator[LoggedStatement]:
-    """Yield the statements of all valid records, in order."""
-    for commit in commits(data, position):
-        yield from commit
-
-
-def commits(data: bytes, position: RedoPosition) -> Iterator[list[LoggedStatement]]:
-    """Yield the statements of each valid record, in order."""
-    statements: list[str] = []
-    for body in bodies(data, position):
-        new, changes, *starts_table = marshal.loads(body)
-        if starts_table == [True]:
-            statements = []
-        statements += new
-        yield [(statements[number], is_many, values) for number, is_many, values in changes]
-
-
-def replay(db: apsw.Connection, logged: Iterable[LoggedStatement]) -> None:
-    """Replay statements; the caller provides the transaction."""
-    for statement, is_many, values in logged:
-        if is_many:
-            db.executemany(statement, values)
-        else:
-            db.execute(statement, values).fetchall()
-
-
-def replay_fitting(db: apsw.Connection, redo_file: Path, position: RedoPosition | None) -> int:
-    """Replay the commits that fit the salvaged rows of a damaged file; its redo position may be lost. Return the
-    number of commits that did not fit."""
-    try:
-        data = redo_file.read_bytes()
-    except FileNotFoundError:
-        return 0
-    lost = 0
-    for commit in commits(data, _first(data) if position is None else position):
-        db.execute("SAVEPOINT one")
-        try:
-            replay(db, commit)
-        except apsw.Error:
-            lost += 1
-            db.execute("ROLLBACK TO one")
-        db.execute("RELEASE one")
-    return lost
-
-
-def _first(data: bytes) -> RedoPosition:
-    """Return the position in the first header of ``data``."""
-    return RedoPosition(*HEAD.unpack_from(data)[2:4]) if len(data) >= HEAD.size else RedoPosition(0)
-
-
-def replay_leftover(db: apsw.Connection, path: Path) -> None:
-    """Replay the redo log that a killed server left beside the file. If another process holds SQLite's write lock or
-    the lock on the log, return without waiting: it is the live server, or a process that replays the log before it
-    changes anything."""
-    redo_file = redo_path(path)
-    if not _has_records(redo_file, read_position(db)):
-        return
-    try:
-        db.execute("BEGIN IMMEDIATE")
-    except apsw.BusyError:
-        return
-    try:
-        if not is_locked(redo_file):
-            replay_in_transaction(db, redo_file)
-            db.execute("COMMIT")
-    finally:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-
-
-def has_leftover(db: apsw.Connection, path: Path) -> bool:
-    """Return True if a server that has ended left changes that are not in the SQLite file."""
-    redo_file = redo_path(path)
-    return _has_records(redo_file, read_position(db)) and not is_locked(redo_file)
-
-
-def replay_in_transaction(db: apsw.Connection, redo_file: Path) -> bool:
-    """Replay the log inside a writing transaction of the caller, while no process holds the lock on it. Return False if
-    there was nothing to replay."""
-    position = read_position(db)
-    if not _has_records(redo_file, position):
-        return False
-    try:
-        replay(db, read(redo_file.read_bytes(), position))
-    except apsw.ConstraintError as error:
-        raise StoreDamaged(f"{redo_file} does not match the store: {error}; see 'yirangmq repair'") from error
-    if db.pragma("user_version") < RING_SINCE:
-        db.execute("UPDATE redo SET generation = ?", (new_generation(),))
-    else:
-        write_position(db, RedoPosition(new_generation()))
-    return True
-
-
-def is_locked(redo_file: Path) -> bool:
-    """Return True if a live server holds the log: it appends records during a background commit of SQLite."""
-    with shared_lock(redo_file) as is_free:
-        return not is_free
-
-
-@contextlib.contextmanager
-def shared_lock(redo_file: Path) -> Iterator[bool]:
-    """Take a shared lock on the log while the block runs, so that no server can lock it. Yield False if one has it
-    locked."""
-    try:
-        fd = os.open(redo_file, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        yield True
-        return
-    try:
-        try:
-            is_free = try_lock(fd, shared=True)
-        except OSError:  # a file system without locks: no server can hold one
-            is_free = True
-        yield is_free
-    finally:
-        os.close(fd)
-
-
-def _has_records(redo_file: Path, position: RedoPosition) -> bool:
-    """Return True if the log has valid records. Only the first header is read."""
-    try:
-        with redo_file.open("rb") as file:
-            for at in (position.at, 0):
-                file.seek(at)
-                if _first(file.read(HEAD.size)) == RedoPosition(position.generation, position.number):
-                    return True
-    except FileNotFoundError:
-        pass
-    return False
-
-
-# -- append ------------------------------------------------------------------------------------------------------------
+from yirangmq.stores.sqlite.redo_format import (
+    FORMAT,
+    HEAD,
+    LoggedStatement,
+    ReadStatement,
+    RedoPosition,
+    commits,
+    record,
+)
+from yirangmq.stores.sqlite.redo_replay import redo_path
 
 BYTES = 1024 * 1024
 """Length of the whole file. One half holds the records that SQLite commits next, large enough that most commits write
 no page; the other half holds records appended during that commit."""
 BLOCK = 65536
 """Bytes written at a time while the file is created."""
+PLAIN_RECORDS = 100
+"""Number of records that a log encodes in plain Python before it loads msgspec, which an idle server does without."""
 PAUSE_SECONDS = 60.0
 """Delay before the file is created again after a failure."""
-MARSHAL = 2
-"""Version of the marshal format, which every Python version reads."""
-
-
-def _encode(content: tuple[list[str], list[tuple[int, bool, Any]], bool]) -> bytes:
-    """Encode the body of a record. It uses the standard library, so that an idle server with few commits loads no
-    other one."""
-    try:
-        return marshal.dumps(content, MARSHAL)
-    except ValueError:  # a subclass of str, such as ``State``
-        return marshal.dumps(_plain(content), MARSHAL)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return str(value) if isinstance(value, str) else value
 
 
 class RedoLog:
@@ -286,13 +59,14 @@ class RedoLog:
         self._sync = sync
         self._fd = -1
         self._not_before = 0.0
-        self._statements: dict[str, int] = {}
+        self._encode: Callable[[Sequence[LoggedStatement]], bytes] = pack
+        """Encoder of records: in plain Python until the process has loaded msgspec, or has many commits."""
+        self._plain_left = PLAIN_RECORDS
         self.start(position)
 
     def start(self, position: RedoPosition) -> None:
         """Start an empty log at ``position``: every record appended before is in the SQLite file, which has this redo
         position."""
-        self._statements.clear()
         self.position = position
         """Position of the first record that is not in the SQLite file."""
         self.number, self._at = position.number, position.at
@@ -329,7 +103,6 @@ class RedoLog:
     def start_commit(self) -> RedoPosition:
         """Return the position for a background commit of SQLite that contains all records so far. Records appended
         during that commit follow this position."""
-        self._statements.clear()  # a replay that starts here has read no statement text yet
         self._wrapped_since_commit = False
         return RedoPosition(self.position.generation, self.number, self._at)
 
@@ -349,21 +122,20 @@ class RedoLog:
 
         ``meanwhile`` is called while the disk writes. If it or the disk fails, the record is voided, or the log is in
         doubt."""
-        body, new = self._body(logged)
-        at = self._place(HEAD.size + len(body))
-        if at == 0 and self._at:
-            self._statements.clear()  # so that a replay can start at the beginning of the file
-            body, new = self._body(logged)
-            at = self._place(HEAD.size + len(body))
+        if self._encode is pack:
+            self._choose_encoder()
+        body = FORMAT + self._encode(logged)
+        length = HEAD.size + len(body)
+        at = self._place(length)
         if at < 0 or (self._fd < 0 and not self._open()):
             return False
-        generation, number, disk = self.position.generation, self.number, self._disk
-        head = HEAD.pack(len(body), checksum(generation, number, body), generation, number)
+        disk = self._disk
+        data = record(self.position.generation, self.number, body)
         self.is_in_doubt = True
         try:
-            disk.write_at(self._fd, head + body, at)
+            disk.write_at(self._fd, data, at)
             if self._sync:
-                disk.begin_sync(self._fd, at, len(head) + len(body))
+                disk.begin_sync(self._fd, at, length)
             meanwhile()
             if self._sync:
                 disk.fdatasync(self._fd)
@@ -373,10 +145,17 @@ class RedoLog:
         self.is_in_doubt = False
         if at < self._at:
             self._has_wrapped = self._wrapped_since_commit = True
-        self._at = at + len(head) + len(body)
-        self.number = number + 1
-        self._statements.update(new)
+        self._at = at + length
+        self.number += 1
         return True
+
+    def _choose_encoder(self) -> None:
+        self._plain_left -= 1
+        if self._plain_left < 0 or is_msgspec_loaded():
+            try:
+                self._encode = fast_encoder()
+            except ImportError:
+                self._plain_left = sys.maxsize
 
     def _make_void(self, start: int) -> None:
         """Overwrite the header of a record that was refused, so that a process that opens the store after a crash does
@@ -386,18 +165,6 @@ class RedoLog:
             if self._sync:
                 self._disk.fdatasync(self._fd)
             self.is_in_doubt = False
-
-    def _body(self, logged: Sequence[LoggedStatement]) -> tuple[bytes, dict[str, int]]:
-        """Encode a record. Return the body, and the numbers of the statements it adds. The text of a statement is
-        written once; if no statement is known, the numbers restart."""
-        known, changes = self._statements, []
-        new: dict[str, int] = {}
-        for statement, is_many, values in logged:
-            number = known.get(statement)
-            if number is None:
-                number = new.setdefault(statement, len(known) + len(new))
-            changes.append((number, is_many, values))
-        return _encode(([*new], changes, not known)), new
 
     def _open(self) -> bool:
         """Open the file. Return False if it cannot be created; the next try is ``PAUSE_SECONDS`` later."""
@@ -429,7 +196,7 @@ class RedoLog:
         self._disk.fsync_folder(str(self.path.parent.absolute()))
         return self._disk.open_update(path)
 
-    def logged(self) -> Iterator[LoggedStatement]:
+    def logged(self) -> Iterator[ReadStatement]:
         """Read back the statements that were appended and are not in the SQLite file, without refused ones."""
         if not self.count:
             return iter(())

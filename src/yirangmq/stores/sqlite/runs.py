@@ -3,48 +3,60 @@
 The schema is in schema/004-runs.sql. Before a message changes separately from its run, it is cut out of the run and
 gets a single row in ``ready`` or ``life``.
 
-``ReadyRuns`` has messages that are ready and were never leased (``fresh``). New runs are kept in memory until a query
+Ready runs (``fresh``) have messages that are ready and were never leased. New runs are kept in memory until a query
 has to find them, or until the commit: a message leased in the commit that published it is never written to ``fresh``.
 
-``Runs`` adds messages leased together for the first time, and those acked together (``batch``). It caches up to 10,000
-batches leased by this process, so that settling one reads nothing."""
+Batches (``batch``) have messages leased together for the first time, and those acked together. Up to 10,000 batches
+leased by this process are cached, so that settling one reads nothing."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
-
-import apsw
+from typing import Any
 
 from yirangmq.core.message import Envelope, Message, new_envelope, new_message
 from yirangmq.core.states import State
-from yirangmq.format.json_codec import dumps, loads
-from yirangmq.stores.sqlite.cache import RecentPayloads
-from yirangmq.stores.sqlite.payloads import LENGTH, OFFSET_SHIFT, SIZE, Contents, missing
+from yirangmq.format.json_codec import loads
+from yirangmq.stores.sqlite.cache import BatchRow, LeasedBatch, RecentPayloads, Span
+from yirangmq.stores.sqlite.payloads import OFFSET_SHIFT, Contents, missing
+from yirangmq.stores.sqlite.sql import QUEUE_AND_RANK
+from yirangmq.stores.sqlite.statements import (
+    ADD_BATCH,
+    ADD_FRESH,
+    BATCH_COLUMNS,
+    BEHEAD_FRESH,
+    END_BATCH,
+    END_FRESH,
+    GROW_FRESH,
+    INSERT_LIFE_ROW,
+    INSERT_READY_ROW,
+    LENGTH,
+    SETTLE_BATCH,
+    SIZE,
+    StatementExecutor,
+    query,
+)
 
-Span = tuple[int, int]
-"""First and last of consecutive message numbers."""
 ReadyMessage = tuple[Message, Envelope]
 
 
 # -- ready runs: fresh -------------------------------------------------------------------------------------------------
 
-LAST_FRESH = "SELECT first, last FROM fresh WHERE queue = ? AND rank = ? ORDER BY first DESC LIMIT 1"
-ADD_FRESH = "INSERT INTO fresh VALUES (?, ?, ?, ?)"
-GROW_FRESH = "UPDATE fresh SET last = ?4 WHERE queue = ?1 AND rank = ?2 AND first = ?3"
-BEHEAD_FRESH = "UPDATE fresh SET first = ?4 WHERE queue = ?1 AND rank = ?2 AND first = ?3"
-END_FRESH = "DELETE FROM fresh WHERE queue = ? AND rank = ? AND first = ?"
-FRESH_OVER = """
+LAST_FRESH = query("SELECT first, last FROM fresh WHERE queue = ? AND rank = ? ORDER BY first DESC LIMIT 1")
+FRESH_OVER = query("""
 SELECT first, last FROM fresh WHERE queue = ?1 AND rank = ?2 AND last >= ?3 AND first BETWEEN
-    coalesce((SELECT max(first) FROM fresh WHERE queue = ?1 AND rank = ?2 AND first <= ?3), ?3) AND ?4"""
-FRESH_BEHIND = """
+    coalesce((SELECT max(first) FROM fresh WHERE queue = ?1 AND rank = ?2 AND first <= ?3), ?3) AND ?4""")
+FRESH_BEHIND = query(
+    """
 SELECT rank, first, last FROM fresh WHERE queue = ?1 AND (rank, first) >=
     (?2, coalesce((SELECT max(first) FROM fresh WHERE queue = ?1 AND rank = ?2 AND first <= ?3), ?3))
-ORDER BY rank, first"""
-FRESH_LINE = "SELECT rank, first, last FROM fresh WHERE queue = ? ORDER BY rank, first"
-FRESH_HEADS = """
+ORDER BY rank, first""",
+    empty_until="fresh",
+)
+FRESH_LINE = query("SELECT rank, first, last FROM fresh WHERE queue = ? ORDER BY rank, first", empty_until="fresh")
+FRESH_HEADS = query("""
 SELECT seq, id, published_at, available_at, dedup_key, header, typeof(payload) = 'text',
     iif(typeof(payload) = 'text', CAST(payload AS BLOB), payload)
-FROM message WHERE seq BETWEEN ? AND ? LIMIT ?"""
-FRESH_ROWS = f"SELECT seq, id, {SIZE}, published_at FROM message WHERE seq BETWEEN ? AND ? LIMIT ?"
+FROM message WHERE seq BETWEEN ? AND ? LIMIT ?""")
+FRESH_ROWS = query(f"SELECT seq, id, {SIZE}, published_at FROM message WHERE seq BETWEEN ? AND ? LIMIT ?")
 
 MAX_CACHED_LAST_RUNS = 1000
 
@@ -71,24 +83,55 @@ def members(covered: Sequence[Span]) -> set[int]:
     return set().union(*[range(first, last + 1) for first, last in covered])
 
 
-class ReadyRuns:
-    """Ready runs of a store, inside a transaction."""
+# -- leased and done runs: batch ---------------------------------------------------------------------------------------
+
+BATCHES_OVER = query(f"""
+SELECT {BATCH_COLUMNS} FROM batch WHERE last >= ?1 AND first BETWEEN
+    coalesce((SELECT max(first) FROM batch WHERE first <= ?1), ?1) AND ?2""")
+BATCHES_BEHIND = query(f"""
+SELECT {BATCH_COLUMNS} FROM batch WHERE queue = ?1 AND state = ?2 AND last > ?3
+    AND first >= coalesce((SELECT max(first) FROM batch WHERE first <= ?3), 0)
+ORDER BY first""")
+BATCHES_DUE = query(f"SELECT {BATCH_COLUMNS} FROM batch WHERE due_at > 0 AND due_at <= ? ORDER BY due_at, first")
+OLDEST_BATCHES = query(f"""
+SELECT {BATCH_COLUMNS} FROM batch WHERE queue = ? AND state = 'done' AND body = 1 ORDER BY changed_at, first""")
+BATCH_SIZE = query(f"SELECT coalesce(sum({SIZE}), 0) FROM message WHERE seq BETWEEN ? AND ?")
+BATCH_IDS = query(f"""
+SELECT json_group_object(id, size), sum(size)
+FROM (SELECT id, {SIZE} AS size FROM message WHERE seq BETWEEN ? AND ?)""")
+BATCH_ROWS = query(f"SELECT seq, id, {SIZE} FROM message WHERE seq BETWEEN ? AND ? LIMIT ?")
+
+
+MAX_CACHED_BATCHES = 10_000
+"""Maximum number of cached leased batches, about 400 bytes each; beyond it all are dropped."""
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+class Runs:
+    """Runs of a store inside a transaction: ready, leased and done."""
 
     def __init__(
         self,
-        db: apsw.Connection,
+        db: StatementExecutor,
         tails: dict[tuple[int, int], Span] | None = None,
         recent_payloads: RecentPayloads | None = None,
+        leased: dict[int, LeasedBatch] | None = None,
         contents: Contents | None = None,
     ) -> None:
         """``tails``: cache of the last run in the table, by queue and rank. ``recent_payloads``: cache of recently
-        published envelopes."""
+        published envelopes. ``leased``: cache of batches that this process leased and that have not changed since, by
+        first number."""
         self._db = db
         self._tails = {} if tails is None else tails
         self._recent_payloads = recent_payloads or RecentPayloads()
+        self._leased = {} if leased is None else leased
         self._contents = contents or Contents(db)
         self._new: dict[tuple[int, int], Span] = {}
         """Runs that are not in the table yet, by queue and rank. Each comes after all runs in the table."""
+
+    # -- ready ----------------------------------------------------------------------------------------------------
 
     def add_ready(self, queue: int, rank: int, first: int, last: int) -> None:
         """Add new messages after all others of their queue and rank."""
@@ -222,116 +265,9 @@ class ReadyRuns:
         messages = self._ready_messages(name, rank, (seq, seq), 1)
         return messages[0] if messages else None
 
-
-def _enough_runs(runs: Iterable[tuple[int, int, int]], most: int) -> list[tuple[int, int, int]]:
-    """Return the first runs, until they have ``most`` messages."""
-    found = []
-    for run in runs:
-        found.append(run)
-        most -= run[2] - run[1] + 1
-        if most <= 0:
-            break
-    return found
-
-
-def _joined(runs: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Join adjacent runs of the same rank."""
-    found: list[tuple[int, int, int]] = []
-    for rank, first, last in runs:
-        if found and found[-1][0] == rank and found[-1][2] == first - 1:
-            found[-1] = rank, found[-1][1], last
-        else:
-            found.append((rank, first, last))
-    return found
-
-
-# -- leased and done runs: batch ---------------------------------------------------------------------------------------
-
-_COLUMNS = "first, last, queue, rank, state, due_at, changed_at, consumer, body, ids"
-
-ADD_BATCH = f"INSERT INTO batch ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-END_BATCH = "DELETE FROM batch WHERE first = ?"
-BATCHES_OVER = f"""
-SELECT {_COLUMNS} FROM batch WHERE last >= ?1 AND first BETWEEN
-    coalesce((SELECT max(first) FROM batch WHERE first <= ?1), ?1) AND ?2"""
-BATCHES_BEHIND = f"""
-SELECT {_COLUMNS} FROM batch WHERE queue = ?1 AND state = ?2 AND last > ?3
-    AND first >= coalesce((SELECT max(first) FROM batch WHERE first <= ?3), 0)
-ORDER BY first"""
-BATCHES_DUE = f"SELECT {_COLUMNS} FROM batch WHERE due_at > 0 AND due_at <= ? ORDER BY due_at, first"
-OLDEST_BATCHES = f"""
-SELECT {_COLUMNS} FROM batch WHERE queue = ? AND state = 'done' AND body = 1 ORDER BY changed_at, first"""
-INSERT_READY_ROW = f"""
-INSERT INTO ready SELECT queue, target, rank, seq, seq, 0, 0, expires_at, published_at, '', '', 0, grp, {SIZE}
-FROM message WHERE seq = ?"""
-INSERT_LIFE_ROW = f"""
-INSERT OR IGNORE INTO life SELECT seq, queue, id, ?2, rank, seq, 1, 1, ?3, 0, ?4, ?5, '', 0, 1, 0, 0, {SIZE}
-FROM message WHERE seq = ?1"""
-SETTLE_BATCH = """
-UPDATE batch SET state = ?, due_at = ?, changed_at = ?, consumer = ?, body = ?, ids = ? WHERE first = ?"""
-BATCH_SIZE = f"SELECT coalesce(sum({SIZE}), 0) FROM message WHERE seq BETWEEN ? AND ?"
-BATCH_IDS = f"""
-SELECT json_group_object(id, size), sum(size)
-FROM (SELECT id, {SIZE} AS size FROM message WHERE seq BETWEEN ? AND ?)"""
-BATCH_ROWS = f"SELECT seq, id, {SIZE} FROM message WHERE seq BETWEEN ? AND ? LIMIT ?"
-
-
-MAX_CACHED_BATCHES = 10_000
-"""Maximum number of cached leased batches, about 400 bytes each; beyond it all are dropped."""
-
-
-class BatchRow(NamedTuple):
-    """A row of ``batch``."""
-
-    first: int
-    last: int
-    queue: int
-    rank: int
-    state: str
-    due_at: int
-    changed_at: int
-    consumer: str
-    body: int
-    ids: str | None
-
-    @property
-    def size(self) -> int:
-        return self.last - self.first + 1
-
-    def part(self, first: int, last: int) -> "BatchRow":
-        """Return the batch restricted to fewer messages."""
-        ids = self.ids
-        if ids is not None and last - first + 1 < self.size:
-            pairs = list(loads(ids.encode()).items())
-            ids = dumps(dict(pairs[first - self.first : last - self.first + 1])).decode()
-        return self._replace(first=first, last=last, ids=ids)
-
-
-class LeasedBatch(NamedTuple):
-    """A batch that this process leased, and the bytes of its messages."""
-
-    batch: BatchRow
-    size: int
-
-
-class Runs(ReadyRuns):
-    """Runs of a store inside a transaction: ready, leased and done."""
-
-    def __init__(
-        self,
-        db: apsw.Connection,
-        tails: dict[tuple[int, int], Span] | None = None,
-        recent_payloads: RecentPayloads | None = None,
-        leased: dict[int, LeasedBatch] | None = None,
-        contents: Contents | None = None,
-    ) -> None:
-        """``held``: cache of batches that this process leased and that have not changed since, by first number."""
-        super().__init__(db, tails, recent_payloads, contents)
-        self._leased = {} if leased is None else leased
-
     def move_to_single_row(self, seq: int) -> None:
         """Move a message from its run to a single row, in the same state. A done message stays in its batch."""
-        row = self._db.execute("SELECT queue, rank FROM message WHERE seq = ?", (seq,)).fetchone()
+        row = self._db.execute(QUEUE_AND_RANK, (seq,)).fetchone()
         if row is not None and self.cut_fresh(row[0], row[1], seq, seq):
             self._db.execute(INSERT_READY_ROW, (seq,))
         for batch in self.batches_in(seq, seq):
@@ -427,6 +363,28 @@ class Runs(ReadyRuns):
         ids = self.ids((batch.first, last))[0] if part.ids is None else part.ids
         self.cut(batch.first, last)
         self.add(part._replace(due_at=due_at, body=0, ids=ids))
+
+
+def _enough_runs(runs: Iterable[tuple[int, int, int]], most: int) -> list[tuple[int, int, int]]:
+    """Return the first runs, until they have ``most`` messages."""
+    found = []
+    for run in runs:
+        found.append(run)
+        most -= run[2] - run[1] + 1
+        if most <= 0:
+            break
+    return found
+
+
+def _joined(runs: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Join adjacent runs of the same rank."""
+    found: list[tuple[int, int, int]] = []
+    for rank, first, last in runs:
+        if found and found[-1][0] == rank and found[-1][2] == first - 1:
+            found[-1] = rank, found[-1][1], last
+        else:
+            found.append((rank, first, last))
+    return found
 
 
 def _enough(rows: Iterator[Any], most: int) -> list[BatchRow]:

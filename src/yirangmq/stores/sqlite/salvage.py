@@ -23,7 +23,8 @@ from yirangmq.core.ports import Finding
 from yirangmq.fsio.permissions import GROUP, open_file
 from yirangmq.stores.sqlite.check import check
 from yirangmq.stores.sqlite.connection import APPLICATION_ID, PAGE_SIZE, open_connection, sqlite_errors_translated
-from yirangmq.stores.sqlite.redo_log import RedoPosition, read_position, redo_path, replay_fitting
+from yirangmq.stores.sqlite.redo_format import RedoPosition
+from yirangmq.stores.sqlite.redo_replay import read_position, redo_path, replay_fitting
 from yirangmq.stores.sqlite.salvage_rows import TABLES, UNREADABLE, SalvageResult, copy_readable_rows
 
 MAGIC = b"SQLite format 3\0"

@@ -1,16 +1,13 @@
-"""SQLite store that several processes may open: one writing connection each, short immediate transactions.
+"""SQLite store: one file, whose transactions begin and commit as its committer says.
 
 WAL with full sync: when ``transaction`` ends without an error, its changes are on disk. The schema is in
-``schema/*.sql``. A lock serializes the threads of one process.
-
-A writing transaction first replays the redo log of a server that was killed, and waits for a server's background
-commit. When another process has written, the caches (``reads.StoreCache``) are dropped, except for parsed policies.
+``schema/*.sql``. A lock serializes the threads of one process. With a ``DirectCommitter`` several processes may open
+the file, with one writing connection each; a server has a ``RedoCommitter`` (``stores.sqlite.server_store``).
 
 On a full disk the reserve is released and history is trimmed. While the reserve is in use, new messages get only pages
 that are free inside the file."""
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -21,16 +18,9 @@ from yirangmq.core.errors import StoreBusy, StoreError
 from yirangmq.core.ports import CheckProgress, Finding, no_progress
 from yirangmq.stores.file_watch import FileWatch
 from yirangmq.stores.reserve import HISTORY_PARTS, sqlite_reserve, trim_history
-from yirangmq.stores.sqlite.connection import (
-    BusyHandler,
-    checkpoint_pages,
-    open_connection,
-    set_busy_handler,
-    sqlite_errors_translated,
-    translation,
-)
-from yirangmq.stores.sqlite.reads import StoreCache
-from yirangmq.stores.sqlite.redo_log import is_locked, redo_path, replay_in_transaction, shared_lock
+from yirangmq.stores.sqlite.committer import Committer, DirectCommitter
+from yirangmq.stores.sqlite.connection import set_busy_handler, sqlite_errors_translated, translation
+from yirangmq.stores.sqlite.store_file import StoreFile
 from yirangmq.stores.sqlite.transaction import SqliteTransaction
 
 LOCK_TIMEOUT_SECONDS = 0.05
@@ -48,31 +38,21 @@ reserve."""
 
 class SqliteStore:
     """SQLite store (``core.ports.Store``) in one file. ``vfs`` names the SQLite VFS to use, for power-cut tests;
-    ``connect`` opens the file in another way (``stores.read_only``).
-
-    The attributes are slots, because the server store adds many more: CPython 3.11 reads the attributes of an instance
-    with more than 29 from a dict, which is slower."""
+    ``connect`` opens the file in another way (``stores.read_only``)."""
 
     __slots__ = (
-        "_busy_seconds",
-        "_cache",
-        "_committed_numbers",
-        "_connect",
-        "_db",
-        "_durability",
+        "_committer",
+        "_file",
         "_has_added",
         "_is_capped",
         "_is_trimming",
         "_lock",
         "_lock_timeout",
         "_path",
-        "_redo",
         "_reserve",
-        "_version",
-        "_vfs",
         "_watch",
         "is_closed",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
@@ -83,15 +63,20 @@ class SqliteStore:
         vfs: str | None = None,
         connect: Callable[[], apsw.Connection] | None = None,
         reserve_bytes: int = 0,
+        committer: Callable[[StoreFile], Committer] = DirectCommitter,
     ) -> None:
         self._path = path
-        self._durability = durability
-        self._busy_seconds = busy_seconds
-        self._vfs = vfs
-        self._connect = connect
-        self._redo = redo_path(path)
         self._reserve = sqlite_reserve(path, reserve_bytes) if reserve_bytes else None
-        self._open()
+        self._file = StoreFile(
+            path,
+            durability=durability,
+            busy_seconds=busy_seconds,
+            vfs=vfs,
+            connect=connect,
+            reserve=self._reserve,
+            on_add=self._before_adding,
+            borrow_reserve=self._borrow_reserve,
+        )
         if self._reserve is not None:
             self._reserve.make()
         self._has_added = False
@@ -100,24 +85,25 @@ class SqliteStore:
         """True while SQLite may not grow the file."""
         self._is_trimming = False
         """True while history is trimmed, so that the trim transactions do not start another trim."""
-        self._lock = threading.RLock()
+        self._lock = self._file.lock
         self._lock_timeout = -1.0
         """Seconds that a thread waits for another one of this process; -1: no limit."""
         self.is_closed = False
-        self._cache = StoreCache()
-        self._committed_numbers = 0, 0
-        """Last used and last reserved message number at the last commit."""
-        self._version: int | None = None
         self._watch = FileWatch([Path(f"{path}-wal")])
+        try:
+            self._committer = committer(self._file)
+        except BaseException:
+            self._watch.close()
+            self._file.close()
+            raise
 
-    def _open(self) -> None:
-        with sqlite_errors_translated(None, self._path):
-            if self._connect is not None:
-                self._db = self._connect()
-            else:
-                self._db = open_connection(self._path, self._durability, self._busy_seconds, self._vfs)
-                if self._reserve is not None:
-                    self._db.execute(f"PRAGMA wal_autocheckpoint = {self._log_pages()}")
+    @property
+    def file(self) -> StoreFile:
+        return self._file
+
+    @property
+    def committer(self) -> Committer:
+        return self._committer
 
     def transaction(self, *, write: bool = True) -> "_TransactionBlock":
         return _TransactionBlock(self, write)
@@ -126,9 +112,9 @@ class SqliteStore:
         """Raise ``StoreBusy`` immediately from now on if another process holds the lock. An event loop then retries by
         a timer and does other work meanwhile. The wait for a thread of this process is limited to
         ``LOCK_TIMEOUT_SECONDS``."""
-        self._busy_seconds, self._lock_timeout = 0.0, LOCK_TIMEOUT_SECONDS
+        self._file.busy_seconds, self._lock_timeout = 0.0, LOCK_TIMEOUT_SECONDS
         with self._lock:
-            set_busy_handler(self._db, 0)
+            set_busy_handler(self._file.db, 0)
 
     def _enter(self) -> None:
         if not self._lock.acquire(True, self._lock_timeout):
@@ -137,82 +123,10 @@ class SqliteStore:
     def _in_use(self) -> StoreBusy:
         return StoreBusy(f"{self._path} is in use by a long commit of this process; try again")
 
-    def _begin(self, write: bool) -> SqliteTransaction:
-        if write:
-            self._begin_writing()
-        else:
-            self._db.execute("BEGIN")
-        try:
-            if write:
-                self._replay_leftover()
-            else:  # the data version shows writes of other processes only inside a transaction
-                self._db.execute("SELECT last FROM sequence").fetchone()
-            self._refresh_cache()
-            self._committed_numbers = self._cache.last, self._cache.reserved
-            return self._work()
-        except BaseException:
-            self._roll_back()
-            raise
-
-    def _begin_writing(self) -> None:
-        """Begin a writing transaction. It waits while a server runs a background commit; a server that cannot lock its
-        redo log, because this process holds a shared lock on it, yields at its next commit."""
-        busy_handler, tries = BusyHandler(self._busy_seconds), 0
-        while True:
-            with shared_lock(self._redo) as is_free:
-                if is_free:
-                    self._db.execute("BEGIN IMMEDIATE")
-                    if not is_locked(self._redo):  # a log created since then may be
-                        return
-                    self._db.execute("ROLLBACK")
-            if not busy_handler(tries):
-                raise apsw.BusyError("a server is committing")
-            tries += 1
-
-    def _replay_leftover(self) -> bool:
-        """Replay the redo log of a server that was killed, before this process changes the store. Return True if there
-        was one."""
-        if not self._redo.exists() or not replay_in_transaction(self._db, self._redo):
-            return False
-        self._cache = StoreCache(policies=self._cache.policies)
-        return True
-
-    def _work(self) -> SqliteTransaction:
-        work = SqliteTransaction(self._db, self._cache)
-        if self._reserve is not None:
-            work.on_add = self._before_adding
-        return work
-
-    def _log_pages(self) -> int:
-        """Return the length of the WAL, in pages, at which it is checkpointed: its pages must fit the reserve."""
-        usual = checkpoint_pages(self._db)
-        if self._reserve is None or not self._reserve.size:
-            return usual
-        return int(max(1, min(usual, self._reserve.size // 2 // self._db.pragma("page_size"))))
-
-    def _commit(self, work: SqliteTransaction, write: bool) -> None:
-        if write:
-            work.flush()
-        self._execute_commit()
-
-    def _execute_commit(self) -> None:
-        self._db.execute("COMMIT")
-        self._version = self._db.data_version("main")
-
-    def _roll_back(self, write: bool = True) -> None:
-        """Roll back, and drop the caches, which may have uncommitted rows. Message numbers used since the last commit
-        are free again."""
-        last, reserved = self._committed_numbers
-        self._cache = StoreCache(last=last, reserved=reserved)
-        if self._db.in_transaction:
-            self._db.execute("ROLLBACK")
-        self._version = self._db.data_version("main")
-
-    def _refresh_cache(self) -> None:
-        """Drop the caches if another process has written: it may have deleted a queue and reused its number. SQLite's
-        data version also counts commits of this process, so its value after the last of them is stored."""
-        if self._db.data_version("main") != self._version:
-            self._cache = StoreCache(policies=self._cache.policies)
+    def commit_pending(self) -> bool:
+        """Make SQLite commit all confirmed changes. Return False if that fails."""
+        with self._lock:
+            return self._committer.commit_pending()
 
     # -- a full disk ----------------------------------------------------------------------------------------------
 
@@ -224,13 +138,20 @@ class SqliteStore:
     def _before_adding(self) -> None:
         """While the reserve is in use, stop SQLite from growing the file: new messages may only use free pages in
         it."""
-        if self._check_short() and not self._is_capped:
+        if self._committer.check_short() and not self._is_capped:
             self._is_capped = True
-            self._db.execute(f"PRAGMA max_page_count = {self._db.pragma('page_count')}")
+            db = self._file.db
+            db.execute(f"PRAGMA max_page_count = {db.pragma('page_count')}")
 
-    def _check_short(self) -> bool:
-        """Return True if the reserve is in use; other processes use the same one, so the file is checked."""
-        return self._reserve is not None and self._reserve.refresh()
+    @contextlib.contextmanager
+    def _borrow_reserve(self) -> Iterator[bool]:
+        """Release the reserve while the block runs, for a commit of confirmed changes. Yield False if there is none."""
+        if self._reserve is None or not self._reserve.is_held:
+            yield False
+            return
+        self._reserve.release()
+        yield True
+        self._restore_reserve()
 
     def relieve(self) -> bool:
         """Release the reserve until the next transaction ends, after a transaction found no space. If that was to add
@@ -278,8 +199,11 @@ class SqliteStore:
 
     def _checkpoint(self) -> None:
         """Checkpoint and truncate the WAL. If that is not possible now, a later checkpoint does it."""
+        with contextlib.suppress(Exception):
+            self._committer.take_connection()
+            self._committer.commit_pending()
         with contextlib.suppress(apsw.Error):
-            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+            self._file.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def _restore_reserve(self) -> None:
         """Allow the file to grow and allocate the reserve again, after each transaction that ran while it was in use.
@@ -287,7 +211,7 @@ class SqliteStore:
         with contextlib.suppress(StoreError, apsw.Error):
             if self._is_capped:
                 self._is_capped = False
-                self._db.execute(f"PRAGMA max_page_count = {MAX_PAGES}")
+                self._file.db.execute(f"PRAGMA max_page_count = {MAX_PAGES}")
             self._restore()
             if self.is_short and not self._is_trimming:
                 self._trim_until_free(FEW_TRIM_ROUNDS)
@@ -300,8 +224,14 @@ class SqliteStore:
 
     def reusable_bytes(self) -> int:
         """Return the bytes of the free pages inside the file."""
-        with self._lock, sqlite_errors_translated(self._db, self._path):
-            return int(self._db.pragma("freelist_count") * self._db.pragma("page_size"))
+        self._enter()
+        try:
+            self._committer.take_connection()
+            db = self._file.db
+            with sqlite_errors_translated(db, self._path):
+                return int(db.pragma("freelist_count") * db.pragma("page_size"))
+        finally:
+            self._lock.release()
 
     # -- the whole store ------------------------------------------------------------------------------------------
 
@@ -309,47 +239,62 @@ class SqliteStore:
         self._watch.wait(timeout)
 
     def check(self, *, repair: bool, progress: CheckProgress = no_progress) -> Iterator[Finding]:
+        with self._lock:
+            self._committer.commit_pending()
+            yield from self._check(repair, progress)
+
+    def _check(self, repair: bool, progress: CheckProgress) -> list[Finding]:
         from yirangmq.stores.sqlite.check import DAMAGED, check
 
-        with self._lock, sqlite_errors_translated(self._db, self._path):
+        file = self._file
+        with sqlite_errors_translated(file.db, self._path):
             if repair:
-                self._cache = StoreCache()
-            findings = list(check(self._db, repair=repair, progress=progress))
+                file.cache.reset()
+            findings = list(check(file.db, repair=repair, progress=progress))
             if repair and any(finding.kind == DAMAGED for finding in findings):
                 progress("salvage", 0, 0)
                 findings = self._salvage()
-            yield from findings
+            return findings
 
     def _salvage(self) -> list[Finding]:
         """Salvage the rows into a new file and open it; if salvage fails, open the old one again."""
         from yirangmq.stores.sqlite.salvage import salvage
 
-        self._db.close()
+        self._committer.suspend()
         try:
-            return salvage(self._path)
+            self._file.db.close()
+            try:
+                return salvage(self._path)
+            finally:
+                self._file.reopen()
         finally:
-            self._cache, self._version = StoreCache(), None
-            self._open()
+            self._committer.resume()
 
     def used_bytes(self) -> int:
         """Return the bytes of the used pages of the file; SQLite reuses free pages before the file grows."""
         self._enter()
         try:
-            with sqlite_errors_translated(self._db, self._path):
-                pages = self._db.pragma("page_count") - self._db.pragma("freelist_count")
-                return int(pages * self._db.pragma("page_size"))
+            self._committer.take_connection()
+            db = self._file.db
+            with sqlite_errors_translated(db, self._path):
+                pages = db.pragma("page_count") - db.pragma("freelist_count")
+                return int(pages * db.pragma("page_size"))
         finally:
             self._lock.release()
 
     def durability(self) -> str:
-        return self._durability
+        return self._file.durability
 
     def close(self) -> None:
+        self._committer.close()
         with self._lock:
+            if self.is_closed:
+                return
+            self._committer.commit_pending()
             self.is_closed = True
             self._watch.close()
-            with sqlite_errors_translated(None, self._path):
-                self._db.close()
+            self._file.close()
+            self._committer.close_log()
 
 
 class _TransactionBlock:
@@ -367,7 +312,7 @@ class _TransactionBlock:
         if not store._lock.acquire(True, store._lock_timeout):
             raise store._in_use()
         try:
-            self._work = store._begin(self._write)
+            self._work = store._committer.begin(self._write)
         except BaseException as error:
             store._has_added = False
             store._lock.release()
@@ -381,11 +326,12 @@ class _TransactionBlock:
         if error is None:
             store = self._store
             try:
-                store._commit(self._work, self._write)
+                store._committer.commit(self._work, self._write)
             except BaseException as problem:
                 self._fail(problem)
                 raise
-            store._committed_numbers = store._cache.last, store._cache.reserved
+            file = store._file
+            file.committed_numbers = file.cache.last, file.cache.reserved
             try:
                 if self._write and store._reserve is not None and store._reserve.is_short:
                     store._restore_reserve()
@@ -398,9 +344,10 @@ class _TransactionBlock:
         """Roll back, release the lock, and raise the error as a ``StoreError`` if it is one of SQLite."""
         self._store._has_added = self._work.has_added
         try:
-            ours = translation(error, self._store._db, self._store._path)  # before another call resets the error code
-            with sqlite_errors_translated(None, self._store._path):
-                self._store._roll_back(self._write)
+            file = self._store._file
+            ours = translation(error, file.db, file.path)  # before another call resets the error code
+            with sqlite_errors_translated(None, file.path):
+                self._store._committer.roll_back(self._write)
                 if self._write and self._store.is_short:
                     self._store._restore_reserve()
             if ours is not None:
@@ -409,6 +356,7 @@ class _TransactionBlock:
             self._store._lock.release()
 
     def _raise_ours(self, error: BaseException) -> None:
-        ours = translation(error, self._store._db, self._store._path)
+        file = self._store._file
+        ours = translation(error, file.db, file.path)
         if ours is not None:
             raise ours from error

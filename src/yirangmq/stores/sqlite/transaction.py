@@ -1,368 +1,87 @@
-"""Transaction of the SQLite store: publishing, deduplication keys, and operations on whole runs of messages.
+"""Transaction of the SQLite store: its parts, and the methods of ``core.ports.Transaction`` that they implement."""
 
-``SqliteTransaction`` implements ``core.ports.Transaction``, ``RunOperations`` the part
-``core.ports.MessageRunOperations``, which leases and settles a run of messages as one row. They extend ``reads.Ledger``
-(numbers, policies, counters), ``reads.Reading`` (lookups), ``writes.StateChanges`` (state changes) and
-``writes.MessageDeletions`` (rewrites, deletions).
+from collections.abc import Callable
 
-``add`` inserts a batch without a lookup. After a constraint violation it deletes the rows again and looks up each id
-and key. A single plain message is looked up first, because its inserts are deferred and must not fail."""
-
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, count, repeat
-from operator import itemgetter
-from typing import Any
-
-import apsw
-
-from yirangmq.core.message import Envelope, Message, MessageRun, id_of, total_size
-from yirangmq.core.ports import AddResult, new_add_result
-from yirangmq.core.states import State
-from yirangmq.stores.sqlite import sql
-from yirangmq.stores.sqlite.payloads import UNDO_CONTENT, pack_payloads, unpacked_payloads
-from yirangmq.stores.sqlite.reads import MAX_CACHED_QUEUES, StoreCache
-from yirangmq.stores.sqlite.runs import BatchRow
-from yirangmq.stores.sqlite.writes import MessageDeletions
-
-# -- operations on runs ------------------------------------------------------------------------------------------------
+from yirangmq.stores.sqlite.cache import StoreCache
+from yirangmq.stores.sqlite.deletions import MessageDeletions
+from yirangmq.stores.sqlite.inserts import MessageInserts
+from yirangmq.stores.sqlite.reads import MessageLookup
+from yirangmq.stores.sqlite.run_operations import RunOperations
+from yirangmq.stores.sqlite.statements import StatementExecutor
+from yirangmq.stores.sqlite.tables import tables_of
+from yirangmq.stores.sqlite.writes import StateChanges
 
 
-class RunOperations(MessageDeletions):
-    """Run operations (``core.ports.MessageRunOperations``): read, lease and settle a run of messages as one row."""
+class SqliteTransaction:
+    """Transaction of the SQLite store (``core.ports.Transaction``).
 
-    def __init__(self, db: apsw.Connection, known: StoreCache) -> None:
-        super().__init__(db, known)
-        self._offered: dict[int, list[Envelope]] = {}
-        """Envelopes that the last ``head_runs`` read, by the first number of their run."""
+    The parts are made once and used by one transaction after the other, because making them takes longer than a small
+    transaction. The store makes new ones after a transaction that failed: its parts may hold uncommitted changes."""
 
-    def run_operations(self) -> "RunOperations":
-        return self
-
-    def head_runs(self, queue: str, limit: int, target: int) -> list[tuple[MessageRun, list[Envelope]]] | None:
-        number = self._queue(queue)
-        self._offered.clear()
-        if number is None:
-            return None
-        first_runs = self._runs.first_runs(number, limit)
-        if self._value(sql.IS_ANY_SINGLE, number, target):
-            first_runs = self._ahead_of_others(first_runs, number, target)
-            if sum([last - first + 1 for _, first, last in first_runs]) < limit:
-                return None
-        found = []
-        try:
-            for rank, first, last in first_runs:
-                sent = self._runs.sent(queue, rank, (first, last), limit)
-                if not sent or sent[-1][0] - first + 1 != len(sent):
-                    return None  # one of them is missing
-                limit -= len(sent)
-                envelopes = self._offered[first] = [one for _, one in sent]
-                found.append((MessageRun(_fresh(first, queue, rank, sent[0][1]), len(sent)), envelopes))
-        except UnicodeDecodeError:
-            return None
-        return found
-
-    def _ahead_of_others(
-        self, first_runs: list[tuple[int, int, int]], queue: int, target: int
-    ) -> list[tuple[int, int, int]]:
-        """Return the parts of ready runs that come before the first message in a single row."""
-        rows = [row for one in {0, target} for row in self._db.execute(sql.FIRST_SINGLE, (queue, one))]
-        rank, place = min(rows)
-        return [
-            (of, first, min(last, place - 1) if of == rank else last)
-            for of, first, last in first_runs
-            if (of, first) < (rank, place)
-        ]
-
-    def leased_run(self, first: int, last: int) -> MessageRun | None:
-        leased = self._runs.leased(first, last)
-        batches = [leased.batch] if leased is not None else self._runs.batches_in(first, last)
-        if len(batches) != 1:
-            return None
-        [batch] = batches
-        if batch.state != State.LEASED or batch.first > first or batch.last < last:
-            return None
-        shared_columns = (1, 1, batch.due_at, 0, batch.changed_at, batch.consumer, "", 0, True, 0, 0, 0)
-        return MessageRun(
-            Message(first, self._queue_name(batch.queue), "", State.LEASED, batch.rank, first, *shared_columns),
-            last - first + 1,
+    def __init__(self, db: StatementExecutor, cache: StoreCache) -> None:
+        tables = tables_of(db, cache)
+        queues, self._contents, self._runs = tables.queues, tables.contents, tables.runs
+        lookup, changes = MessageLookup(tables), StateChanges(tables)
+        deletions = MessageDeletions(tables, lookup, changes)
+        self._queues = queues
+        self._run_operations = RunOperations(tables, changes)
+        self._inserts = MessageInserts(tables)
+        # The methods of the parts are attributes: a method here that calls them would be one more call.
+        self.places, self.policy, self.counts, self.totals = queues.places, queues.policy, queues.counts, queues.totals
+        self.policy_text, self.set_policy = queues.policy_text, queues.set_policy
+        self.queues, self.queue_count, self.has_queue = queues.queues, queues.queue_count, queues.has_queue
+        self.queues_with_policy = queues.queues_with_policy
+        self.note, self.notes, self.set_note = queues.note, queues.notes, queues.set_note
+        self.by_seq, self.by_id, self.group_first = lookup.by_seq, lookup.by_id, lookup.group_first
+        self.envelopes, self.failures, self.scan = lookup.envelopes, lookup.failures, lookup.scan
+        self.due, self.next_due = lookup.due, lookup.next_due
+        self.swap = changes.swap
+        self.heads, self.rewrite, self.forget, self.trim = (
+            deletions.heads,
+            deletions.rewrite,
+            deletions.forget,
+            deletions.trim,
         )
+        self.add, self.key_holders, self.hold_keys = (
+            self._inserts.add,
+            self._inserts.key_holders,
+            self._inserts.hold_keys,
+        )
+        self.free_keys, self.forget_keys = self._inserts.free_keys, self._inserts.forget_keys
 
-    def swap_run(self, run: MessageRun, after: Message) -> None:
-        before, count = run
-        self._move_due(before.due_at, after.due_at)
-        queue, last = self._ensure_queue(before.queue), before.seq + count - 1
-        shared_columns = after.state.value, after.due_at, after.changed_at, after.consumer, int(after.body)
-        batch = BatchRow(before.seq, last, queue, after.rank, *shared_columns, None)
-        if before.state is State.READY:
-            self._lease_run(batch)
-        else:
-            self._settle_run(batch)
-        self._count_changes(before.queue, before.state, True, after.state, after.body, False, count)
+    def run_operations(self) -> RunOperations:
+        return self._run_operations
 
-    def _lease_run(self, batch: BatchRow) -> None:
-        """Move a run from the ready runs to a leased batch, and cache the batch."""
-        self._runs.cut_fresh(batch.queue, batch.rank, batch.first, batch.last)
-        sent = self._offered.pop(batch.first, [])
-        if len(sent) >= batch.size:
-            self._runs.add_leased(batch, total_size(sent[: batch.size]))
-        else:
-            self._runs.add(batch)
+    def delete_queue(self, queue: str) -> None:
+        self._runs.write()
+        self._queues.delete_queue(queue)
 
-    def _settle_run(self, batch: BatchRow) -> None:
-        """Change a leased batch to ``batch``, leased or done."""
-        span = batch.first, batch.last
-        leased = self._runs.leased(*span)
-        for seq in range(batch.first, batch.last + 1) if self._cache.leased else ():
-            self._cache.leased.pop(seq, None)
-        if batch.state == State.DONE:
-            size = self._runs.content_bytes(span) if leased is None else leased.size
-            self._deltas_of(batch.queue)["bytes"] -= size
-            if not batch.body:
-                batch = batch._replace(ids=self._runs.ids(span)[0])
-                self._end_span(*span)
-        if leased is not None:
-            self._runs.update_leased(batch)
-        else:
-            self._runs.cut(*span)
-            self._runs.add(batch)
+    # -- for the store --------------------------------------------------------------------------------------------
 
-    def _move_due(self, old: int, new: int) -> None:
-        """Update the cached due time when a due time changes from ``old`` to ``new``. If ``old`` was the earliest, it
-        stays a lower bound; the true value is looked up when that time has come."""
-        due = self._cache.due
-        if due is None:
-            return
-        if new and (due[0] is None or new < due[0]):
-            self._cache.due = new, True
-        elif old and old == due[0]:
-            self._cache.due = old, False
+    def start(self, on_add: Callable[[], None] | None) -> "SqliteTransaction":
+        """Return a new transaction with the parts of this one, and drop what they keep for the duration of one: callers
+        tell transactions apart by identity. ``on_add`` is called before messages are added, if the store has a reserve
+        that may be in use."""
+        self._queues.deltas.clear()
+        self._run_operations.offered.clear()
+        inserts = self._inserts
+        inserts.on_add, inserts.has_added, inserts.written = on_add, False, 0
+        started = SqliteTransaction.__new__(SqliteTransaction)
+        started.__dict__ = self.__dict__
+        return started
 
+    def flush(self) -> None:
+        """Write the ready runs and counters that were kept in memory; called once, just before the commit."""
+        self._runs.write()
+        self._contents.sweep()
+        self._queues.write_counters()
 
-def _fresh(seq: int, queue: str, rank: int, sent: Envelope) -> Message:
-    """Return the first message of a ready run."""
-    return Message(seq, queue, "", State.READY, rank, seq, 0, 0, 0, 0, sent.published_at, "", "", 0, True)
+    @property
+    def has_added(self) -> bool:
+        """True if the transaction was to add messages."""
+        return self._inserts.has_added
 
-
-# -- publishing and deduplication keys ---------------------------------------------------------------------------------
-
-_SHARED = ("rank", "published_at", "available_at", "expires_at", "dedup_key", "header", "group", "target")
-"""The fields of an envelope that many messages share."""
-_kind_of = itemgetter(*map(Envelope._fields.index, _SHARED))
-Kinds = set[tuple[Any, ...]]
-
-
-class SqliteTransaction(RunOperations):
-    """Transaction of the SQLite store (``core.ports.Transaction``): publishing and deduplication keys."""
-
-    on_add: Callable[[], None] | None = None
-    """Called before messages are added, if the store has a reserve that may be in use."""
-    has_added = False
-    """True if the transaction was to add messages."""
-
-    # -- adding ---------------------------------------------------------------------------------------------------
-
-    def add(
-        self, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None = None
-    ) -> list[AddResult]:
-        if not envelopes:
-            return []
-        self.has_added = True
-        if self.on_add is not None:
-            self.on_add()
-        queue = self._ensure_queue(envelopes[0].queue)
-        if len(envelopes) == 1 and draft_until is None:
-            _, _, _, _, available, expires, key, _, _, _, group, target = envelopes[0]
-            if key is None and available <= now and not (expires or group or target):
-                return [self._add_plain(queue, envelopes[0])]
-        kinds = set(map(_kind_of, envelopes))
-        if any(key is not None for _, _, _, _, key, _, _, _ in kinds):
-            return self._add_checked(queue, envelopes, now, dedup_until, draft_until)
-        first = self.places(len(envelopes))
-        try:
-            self._insert(queue, envelopes, kinds, first, now, draft_until)
-        except apsw.ConstraintError:
-            self._db.execute("DELETE FROM message WHERE seq >= ?", (first,))
-            self._db.execute(UNDO_CONTENT, (first,))
-            return self._add_checked(queue, envelopes, now, dedup_until, draft_until)
-        return [*map(new_add_result, zip(count(first), map(id_of, envelopes), repeat(False), repeat("")))]
-
-    def _add_plain(self, queue: int, envelope: Envelope) -> AddResult:
-        """Add one message that is ready immediately and has no target. Looking up its id is cheaper than a failed
-        insert, and it allows the inserts to be deferred."""
-        _, id, rank, published, available, _, _, header, payload, is_json, _, _ = envelope
-        known = None if self._is_newest(queue, id) else self._known_id(queue, id)
-        if known is not None:
-            return known
-        seq = self.places(1)
-        column = payload.decode() if is_json else payload
-        row = (seq, queue, id, rank, published, available, 0, None, header, column, 0, 0)
-        self._db.execute(sql.INSERT_MESSAGE, row)
-        self._db.execute(sql.NAME_ONE, (queue, id, seq, seq))
-        size = len(payload) + len(header)
-        self.written += size
-        self._add_ready_run(queue, (envelope,), seq, size)
-        return new_add_result((seq, id, False, ""))
-
-    def _insert(
-        self,
-        queue: int,
-        envelopes: Sequence[Envelope],
-        kinds: Kinds,
-        first: int,
-        now: int,
-        draft_until: int | None,
-    ) -> None:
-        """Insert messages with consecutive numbers from ``first``. SQLite fills the narrow tables from the rows of
-        ``message``."""
-        number, size = len(envelopes), total_size(envelopes)
-        self.written += size
-        is_plain = draft_until is None and _is_plain(kinds, now)
-        if is_plain and number > 1:
-            column, contents = pack_payloads(first, envelopes)
-            self._insert_messages(queue, envelopes, first, column, kinds)
-            self._contents.add(contents)
-        else:
-            self._db.executemany(
-                sql.INSERT_MESSAGE, sql.message_rows(first, queue, envelopes, unpacked_payloads(envelopes))
-            )
-        last = first + number - 1
-        self._db.execute(sql.NAME_NEW, (first, last))
-        self._cache.newest.pop(queue, None)
-        if is_plain:
-            self._add_ready_run(queue, envelopes, first, size)
-            return
-        deltas = self._deltas_of(queue)
-        if draft_until is not None:
-            self._cache.due = None
-            self._db.execute(sql.DRAFT_NEW, (first, last, draft_until))
-            deltas["draft"] += number
-            self._cache.named.add_drafts(first, envelopes, draft_until)
-            return
-        ready = self._insert_new_rows(first, last, now)
-        deltas["published"] += number
-        deltas["ready"] += ready
-        deltas["delayed"] += number - ready
-        deltas["bytes"] += size
-
-    def _add_ready_run(self, queue: int, envelopes: Sequence[Envelope], first: int, size: int) -> None:
-        """Add messages to the ready runs as one run."""
-        number = len(envelopes)
-        self._cache.recent_payloads.add(first, envelopes, size)
-        self._runs.add_ready(queue, envelopes[0].rank, first, first + number - 1)
-        deltas = self._deltas_of(queue)
-        deltas["published"] += number
-        deltas["ready"] += number
-        deltas["bytes"] += size
-
-    def _insert_messages(
-        self, queue: int, envelopes: Sequence[Envelope], first: int, column: Sequence[Any], kinds: Kinds
-    ) -> None:
-        """Insert rows of ``message``. Usually all differ only in id and payload: then one statement inserts many rows,
-        which takes half the time."""
-        done = 0
-        [(rank, published, available, _, key, header, _, _), *others] = kinds
-        if key is None and not others:
-            shared = queue, rank, published, available, header
-            differing = [*zip(map(id_of, envelopes), column, strict=True)]
-            for many in sql.ROWS_PER_INSERT:
-                while len(envelopes) - done >= many:
-                    each = chain.from_iterable(differing[done : done + many])
-                    self._db.execute(sql.INSERT_MANY[many], (first + done, *shared, *each))
-                    done += many
-        if done < len(envelopes):
-            rows = sql.message_rows(first + done, queue, envelopes[done:], column[done:])
-            self._db.executemany(sql.INSERT_MESSAGE, rows)
-
-    def _insert_new_rows(self, first: int, last: int, now: int) -> int:
-        """Insert a single row into ``ready`` or ``life`` for each message. Return the number of ready messages."""
-        self._cache.due = None
-        self._db.execute(sql.MEMBERS_NEW, (first, last))
-        self._db.execute(sql.READY_NEW, (first, last, now))
-        ready = self._db.changes()
-        if ready <= last - first:
-            self._db.execute(sql.DELAY_NEW, (first, last, now))
-        return ready
-
-    def _add_checked(
-        self, queue: int, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None
-    ) -> list[AddResult]:
-        """Add messages after a lookup of each id and key, in the store and within the batch."""
-        first = self.places(len(envelopes))
-        accepted: list[Envelope] = []
-        results: list[AddResult] = []
-        ids: dict[str, int] = {}
-        keys: dict[str, tuple[int, str]] = {}
-        for envelope in envelopes:
-            known = self._known_one(queue, envelope, now, ids, keys)
-            if known is not None:
-                results.append(known)
-                continue
-            seq = first + len(accepted)
-            accepted.append(envelope)
-            ids[envelope.id] = seq
-            if envelope.dedup_key is not None and dedup_until > now:
-                keys[envelope.dedup_key] = (seq, envelope.id)
-            results.append(AddResult(seq, envelope.id, False))
-        if accepted:
-            self._insert(queue, accepted, set(map(_kind_of, accepted)), first, now, draft_until)
-        rows = [(queue, key, dedup_until, seq, id) for key, (seq, id) in keys.items()]
-        self._db.executemany(sql.HOLD_KEY, rows)
-        return results
-
-    def _known_one(
-        self, queue: int, envelope: Envelope, now: int, ids: dict[str, int], keys: dict[str, tuple[int, str]]
-    ) -> AddResult | None:
-        """Return the message that already has this id or deduplication key, or None."""
-        id, key = envelope.id, envelope.dedup_key
-        known = AddResult(ids[id], id, True) if id in ids else self._known_id(queue, id)
-        if known is not None or key is None:
-            return known
-        if key in keys:
-            return AddResult(*keys[key], True)
-        found = self._db.execute(sql.KEY_HOLDER, (queue, key, now)).fetchone()
-        return AddResult(found[0], found[1], True) if found else None
-
-    def _is_newest(self, queue: int, id: str) -> bool:
-        """Return True if the id is greater than every id of the queue, so that no message has it. Ids are usually
-        created in order, so this saves a lookup."""
-        newest = self._cache.newest
-        if queue not in newest:
-            if len(newest) >= MAX_CACHED_QUEUES:
-                newest.clear()
-            try:
-                newest[queue] = self._value("SELECT max(id) FROM name WHERE queue = ?", queue) or ""
-            except UnicodeDecodeError:  # damaged file: the error is reported when the message is leased
-                return False
-        is_so = id > newest[queue]
-        if is_so:
-            newest[queue] = id
-        return is_so
-
-    def _known_id(self, queue: int, id: str) -> AddResult | None:
-        row = self._db.execute("SELECT seq FROM name WHERE queue = ? AND id = ?", (queue, id)).fetchone()
-        return None if row is None else AddResult(row[0], id, True)
-
-    def key_holders(self, queue: str, keys: Sequence[str], now: int) -> list[tuple[int, str] | None]:
-        number = self._queue(queue)
-        return [self._db.execute(sql.KEY_HOLDER, (number, key, now)).fetchone() for key in keys]
-
-    def hold_keys(self, queue: str, holders: Mapping[str, tuple[int, str]], until: int) -> None:
-        number = self._ensure_queue(queue)
-        rows = [(number, key, until, seq, id) for key, (seq, id) in holders.items()]
-        self._db.executemany(sql.HOLD_KEY, rows)
-
-    def free_keys(self, queue: str, keys: Sequence[str]) -> None:
-        number = self._queue(queue)
-        self._db.executemany(sql.FREE_KEY, [(number, key) for key in keys])
-
-    def forget_keys(self, now: int, limit: int) -> int:
-        self._db.execute(sql.FORGET_KEYS, (now, limit))
-        return self._db.changes()
-
-
-def _is_plain(kinds: Kinds, now: int) -> bool:
-    """Return True if messages can be one ready run: the same rank, ready now, without expiry, group and target."""
-    is_at_once = all(
-        available <= now and not (expires or group or target) for _, _, available, expires, _, _, group, target in kinds
-    )
-    return is_at_once and len({rank for rank, _, _, _, _, _, _, _ in kinds}) == 1
+    @property
+    def written(self) -> int:
+        """Bytes of payloads and headers that the transaction published."""
+        return self._inserts.written

@@ -1,20 +1,16 @@
-"""State changes, rewrites, deletions and history trimming of the SQLite transaction, batched by kind.
+"""State changes of the SQLite transaction, batched by kind.
 
 Changes are grouped by kind: queue, state and content before and after, and whether they carry a failure. All changes of
 a kind are one statement where possible. Most batches are of one kind; the grouping functions test for that first.
 
 ``StateChanges`` moves messages from state to state; messages with the same times and consumer share a row of ``batch``
-(``stores.sqlite.runs``). ``MessageDeletions`` replaces contents, deletes messages, and reduces history to remembered
-ids. It also moves messages that no longer decode from the head of a queue to the dead letters."""
+(``stores.sqlite.runs``)."""
 
 from collections.abc import Callable, Sequence
-from heapq import merge
 from operator import itemgetter
 from typing import Any
 
-from yirangmq.core import transitions
 from yirangmq.core.message import (
-    Envelope,
     Message,
     group_of,
     place_of,
@@ -26,10 +22,10 @@ from yirangmq.core.message import (
 from yirangmq.core.ports import Change, after_of
 from yirangmq.core.states import UNFINISHED, State
 from yirangmq.format.json_codec import dumps
-from yirangmq.stores.sqlite import corrupt_rows as unreadable
-from yirangmq.stores.sqlite import sql
-from yirangmq.stores.sqlite.reads import MessageLookup
-from yirangmq.stores.sqlite.runs import BatchRow, ReadyMessage, Span, members, spans
+from yirangmq.stores.sqlite import statements
+from yirangmq.stores.sqlite.cache import BatchRow, Span
+from yirangmq.stores.sqlite.runs import members, spans
+from yirangmq.stores.sqlite.tables import Tables
 
 # -- grouping by kind --------------------------------------------------------------------------------------------------
 
@@ -135,32 +131,29 @@ def by_shared_columns(messages: list[Message]) -> dict[SharedColumns, list[Messa
 
 # -- state changes -----------------------------------------------------------------------------------------------------
 
-MAX_LEASED_MESSAGES = 20_000
-"""Maximum number of cached leased messages, about 300 bytes each; beyond it they are read from the file."""
-
-
 LONG_MS = 60_000
 """A message delayed longer than this, in ms, gets its payload unpacked."""
 
 
-class StateChanges(MessageLookup):
+class StateChanges:
     """State changes of messages inside a transaction."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._db, self._cache, self._queues, self._contents, self._runs = tables
 
     # -- from state to state --------------------------------------------------------------------------------------
 
     def swap(self, changes: Sequence[Change]) -> None:
         """Apply state changes. All messages leave their old places before any message enters a new one, because one
         change may use the place that another leaves."""
-        self._cache.due = None
         kinds = by_kind(changes)
         removed = {kind: self._remove_old(kind, alike) for kind, alike in kinds.items()}
         for kind, alike in kinds.items():
             _, old, _, new, _, _ = kind
             self._insert_new(kind, alike, removed[kind])
-            self._count_changes(*kind, len(alike))
+            self.count_changes(*kind, len(alike))
             self._weigh(kind, alike)
-            self._remember(old, new, alike)
-            self._cache.named.apply_changes(old, new, alike)
+            self._cache.apply_changes(old, new, alike)
             self._unpack_long_lived(new, alike)
         if any(map(group_of, map(after_of, changes))):
             self._regroup(changes)
@@ -170,13 +163,13 @@ class StateChanges(MessageLookup):
         therefore have no row in ``life``."""
         queue, old, _, _, _, _ = kind
         if old is State.READY:
-            self._remove_ready(self._ensure_queue(queue), [change.before for change in changes])
+            self.remove_ready(self._queues.ensure(queue), [change.before for change in changes])
         elif old in BATCH_STATES:
             seqs = [message.seq for message in batchable([change.before for change in changes])]
             return members([covered for span in spans(seqs) for covered in self._runs.cut(*span)])
         return set()
 
-    def _remove_ready(self, queue: int, messages: list[Message]) -> None:
+    def remove_ready(self, queue: int, messages: list[Message]) -> None:
         """Remove ready messages. Only messages at their original place can be in runs, and most of them are."""
         covered: list[Span] = []
         for rank, places in by_rank(
@@ -189,17 +182,17 @@ class StateChanges(MessageLookup):
         apart = [message for message in messages if message.seq not in gone] if gone else messages
         if any(map(target_of, apart)):
             self._db.executemany(
-                sql.END_READY, [(queue, message.target, message.rank, message.place) for message in apart]
+                statements.END_READY, [(queue, message.target, message.rank, message.place) for message in apart]
             )
             return
         for rank, places in by_rank(apart).items():
             for low, high in spans(places):
-                self._db.execute(sql.END_READY_RUN, (queue, rank, low, high))
+                self._db.execute(statements.END_READY_RUN, (queue, rank, low, high))
 
     def _insert_new(self, kind: ChangeKind, changes: list[Change], removed: set[int]) -> None:
         """Insert messages into their new state. ``removed``: numbers of those that were in a batch and have no row."""
         name, _, _, new, _, failed = kind
-        queue = self._ensure_queue(name)
+        queue = self._queues.ensure(name)
         if new in BATCH_STATES:
             messages = batchable([change.after for change in changes])
             if messages:
@@ -212,7 +205,7 @@ class StateChanges(MessageLookup):
             self._write_single_rows(kind, queue, changes, removed)
         if failed:
             rows = [(after.seq, *failure) for _, after, failure in changes if failure is not None]
-            self._db.executemany(sql.SET_FAILURE, rows)
+            self._db.executemany(statements.SET_FAILURE, rows)
 
     def _insert_batches(self, kind: ChangeKind, queue: int, messages: list[Message], removed: set[int]) -> None:
         """Insert one batch for all messages with consecutive numbers and the same shared columns."""
@@ -224,14 +217,13 @@ class StateChanges(MessageLookup):
                 ids = _ids(alike, first, last) if new is State.DONE and not body else None
                 self._runs.add(BatchRow(first, last, queue, rank, new.value, due_at, changed_at, consumer, body, ids))
                 if old_body and not body:
-                    self._end_span(first, last)
+                    self.end_span(first, last)
 
     def _end_rows(self, seqs: list[int], removed: set[int]) -> None:
         """Delete rows of ``life``, except of the messages in ``removed``, which have none."""
         rest = [seq for seq in seqs if seq not in removed]
         if rest:
-            which, bindings = sql.among(rest)
-            self._db.execute(sql.END_LIVES + which, bindings)
+            self._db.execute(*statements.END_LIVES.among(rest))
 
     def _write_single_rows(self, kind: ChangeKind, queue: int, changes: list[Change], removed: set[int]) -> None:
         """Insert or update a single row for each message."""
@@ -249,24 +241,24 @@ class StateChanges(MessageLookup):
         if new is State.READY:
             if old is not State.READY:
                 self._end_rows(seqs, removed)
-            many(sql.INSERT_READY, rows)
-            many(sql.MOVE_NAME, [(after.place, queue, after.id) for after in afters])
+            many(statements.INSERT_READY, rows)
+            many(statements.MOVE_NAME, [(after.place, queue, after.id) for after in afters])
         elif old is State.READY:
-            many(sql.INSERT_LIFE, rows)
+            many(statements.INSERT_LIFE, rows)
         else:
-            many(sql.INSERT_LIFE, [row for seq, row in zip(seqs, rows, strict=True) if seq in removed])
-            many(sql.UPDATE_LIFE, [row for seq, row in zip(seqs, rows, strict=True) if seq not in removed])
+            many(statements.INSERT_LIFE, [row for seq, row in zip(seqs, rows, strict=True) if seq in removed])
+            many(statements.UPDATE_LIFE, [row for seq, row in zip(seqs, rows, strict=True) if seq not in removed])
         if old_body and not new_body:
-            self._end_messages(seqs)
+            self.end_messages(seqs)
 
     def _unpack_long_lived(self, new: State, changes: list[Change]) -> None:
         """Unpack the payloads of messages that will stay long, so that they do not keep shared rows of ``content``."""
         if new in (State.DEAD, State.PARKED):
-            self._contents.unpack(*sql.among([change.after.seq for change in changes]))
+            self._contents.unpack([change.after.seq for change in changes])
         elif new is State.DELAYED:
             long = [after.seq for _, after, _ in changes if after.due_at - after.changed_at > LONG_MS]
             if long:
-                self._contents.unpack(*sql.among(long))
+                self._contents.unpack(long)
 
     def _settle(self, changes: list[Change]) -> None:
         """Change single rows from leased to done, or from done to remembered, with one statement for all messages with
@@ -275,16 +267,16 @@ class StateChanges(MessageLookup):
         for _, after, _ in changes:
             together.setdefault((after.due_at, after.changed_at, after.body), []).append(after.seq)
         for (due_at, changed_at, body), seqs in together.items():
-            which, bindings = sql.among(seqs)
-            self._db.execute(sql.SETTLE_LIFE + which, (due_at, changed_at, body, *bindings))
+            statement, bindings = statements.SETTLE_LIFE.among(seqs)
+            self._db.execute(statement, (due_at, changed_at, body, *bindings))
             if not body:
-                self._end_messages(seqs)
+                self.end_messages(seqs)
 
     def _start(self, changes: list[Change]) -> None:
         """Change single rows from claimed to leased with one statement; all have the same times."""
-        which, bindings = sql.among([change.after.seq for change in changes])
+        statement, bindings = statements.START_LIFE.among([change.after.seq for change in changes])
         message = changes[0].after
-        self._db.execute(sql.START_LIFE + which, (message.due_at, message.changed_at, *bindings))
+        self._db.execute(statement, (message.due_at, message.changed_at, *bindings))
 
     def _weigh(self, kind: ChangeKind, changes: list[Change]) -> None:
         """Count the bytes that enter or leave the queue."""
@@ -292,35 +284,23 @@ class StateChanges(MessageLookup):
         entered = (new in UNFINISHED) - (old in UNFINISHED)
         if entered:
             size = sum(map(size_of, map(after_of, changes)))
-            self._deltas_of(self._ensure_queue(queue))["bytes"] += entered * size
+            self._queues.deltas_of(self._queues.ensure(queue))["bytes"] += entered * size
 
     def _regroup(self, changes: Sequence[Change]) -> None:
         """Update the table ``member`` of group members and their places."""
         for before, after, _ in changes:
             if after.group and (before.state in UNFINISHED, before.place) != (after.state in UNFINISHED, after.place):
-                queue = self._ensure_queue(after.queue)
+                queue = self._queues.ensure(after.queue)
                 if before.state in UNFINISHED:
-                    self._db.execute(sql.LEAVE_GROUP, (queue, before.group, before.place))
+                    self._db.execute(statements.LEAVE_GROUP, (queue, before.group, before.place))
                 if after.state in UNFINISHED:
-                    self._db.execute(sql.JOIN_GROUP, (queue, after.group, after.place, after.seq))
+                    self._db.execute(statements.JOIN_GROUP, (queue, after.group, after.place, after.seq))
 
-    def _remember(self, old: State, new: State, changes: list[Change]) -> None:
-        """Update the cache of leased messages."""
-        leased = self._cache.leased
-        if new is State.LEASED:
-            if len(leased) + len(changes) <= MAX_LEASED_MESSAGES:
-                leased.update({after.seq: after for after in map(after_of, changes)})
-            else:
-                leased.clear()
-        elif old is State.LEASED:
-            for after in map(after_of, changes):
-                leased.pop(after.seq, None)
-
-    def _count_changes(
+    def count_changes(
         self, queue: str, old: State, old_body: bool, new: State, new_body: bool, failed: bool, number: int
     ) -> None:
         """Count ``number`` changes of one kind. A remembered id does not count as a message of its queue."""
-        deltas = self._deltas_of(self._ensure_queue(queue))
+        deltas = self._queues.deltas_of(self._queues.ensure(queue))
         if is_counted(old, old_body):
             deltas[old] -= number
         if is_counted(new, new_body):
@@ -339,14 +319,13 @@ class StateChanges(MessageLookup):
 
     # -- deletion of content -----------------------------------------------------------------------------------------
 
-    def _end_span(self, first: int, last: int) -> None:
+    def end_span(self, first: int, last: int) -> None:
         """Delete the content of messages with consecutive numbers."""
-        self._db.execute(sql.END_MESSAGES + "BETWEEN ? AND ?", (first, last))
+        self._db.execute(statements.END_MESSAGES.span, (first, last))
         self._contents.removed(first, last)
 
-    def _end_messages(self, seqs: list[int]) -> None:
-        which, bindings = sql.among(seqs)
-        self._db.execute(sql.END_MESSAGES + which, bindings)
+    def end_messages(self, seqs: list[int]) -> None:
+        self._db.execute(*statements.END_MESSAGES.among(seqs))
         for span in spans(seqs):
             self._contents.removed(*span)
 
@@ -356,162 +335,3 @@ def _ids(messages: list[Message], first: int, last: int) -> str:
     if last - first + 1 < len(messages):
         messages = [message for message in messages if first <= message.seq <= last]
     return dumps({message.id: message.size for message in sorted(messages, key=seq_of)}).decode()
-
-
-# -- rewrites, deletions, history --------------------------------------------------------------------------------------
-
-TRIM_ROTATION = 200
-"""Queue numbers that one ``trim`` checks in addition to the queues with new done messages."""
-
-
-class MessageDeletions(StateChanges):
-    """Rewrites and deletions of messages, and history trimming, inside a transaction."""
-
-    # -- rewrite, delete, trim ------------------------------------------------------------------------------------
-
-    def rewrite(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
-        contents, lives, places = [], [], []
-        for message, envelope in zip(messages, envelopes, strict=True):
-            header, payload = envelope.header, envelope.payload
-            size, state = len(header) + len(payload), message.state
-            contents.append((header, payload.decode() if envelope.is_json else payload, message.seq))
-            if state is State.READY:
-                queue = self._ensure_queue(message.queue)
-                places.append((size, queue, message.target, message.rank, message.place))
-            else:
-                lives.append(message.seq)
-            if state in UNFINISHED:
-                self._deltas_of(self._ensure_queue(message.queue))["bytes"] += size - message.size
-            self._cache.leased.pop(message.seq, None)
-        self._cache.named.replace_contents(messages, envelopes)
-        for message in messages:
-            self._cache.recent_payloads.drop(message.seq, message.seq)
-            if message.state is State.LEASED:
-                self._cache.leased_batches.clear()
-            self._contents.removed(message.seq, message.seq)
-        self._db.executemany(sql.REWRITE, contents)
-        if lives:
-            which, bindings = sql.among(lives)
-            self._db.execute(sql.RESIZE_LIVES + which, bindings)
-        self._db.executemany(sql.RESIZE_READY, places)
-
-    def forget(self, messages: Sequence[Message]) -> None:
-        if not messages:
-            return
-        self._cache.due = None
-        self._cache.named.forget(messages)
-        for message in messages:
-            self._cache.leased.pop(message.seq, None)
-            if is_counted(message.state, message.body):
-                self._deltas_of(self._ensure_queue(message.queue))[message.state] -= 1
-            if message.state in UNFINISHED:
-                self._deltas_of(self._ensure_queue(message.queue))["bytes"] -= message.size
-                if message.group:
-                    group_row = (self._ensure_queue(message.queue), message.group, message.place)
-                    self._db.execute(sql.LEAVE_GROUP, group_row)
-        for queue in {message.queue for message in messages if message.state is State.READY}:
-            ready = [message for message in messages if message.state is State.READY and message.queue == queue]
-            self._remove_ready(self._ensure_queue(queue), ready)
-        for span in spans([message.seq for message in batchable(messages)]):
-            self._runs.cut(*span)
-        which, bindings = sql.among([message.seq for message in messages])
-        self._db.execute(sql.END_LIVES + which, bindings)
-        if any(message.body for message in messages):
-            self._end_messages([message.seq for message in messages])
-        self._db.execute(sql.END_FAILURES + which, bindings)  # a redriven message has no reason, but still its failure
-        self._db.executemany(sql.END_NAME, [(self._ensure_queue(m.queue), m.id) for m in messages])
-
-    def trim(self, limit: int) -> int:
-        total = 0
-        for number, name in self._finished():
-            policy = self.policy(name)
-            surplus = self.counts(name).done - policy.archive.max_messages
-            over = min(surplus, limit - total)
-            if surplus > over:
-                self._cache.finished.add(number)
-            if over > 0:
-                self._trim(number, over, policy.tombstone_ms)
-                self._deltas_of(number)["done"] -= over
-                total += over
-        return total
-
-    def _finished(self) -> list[tuple[int, str]]:
-        """Return the queues to trim: those with new done messages since they were last checked, and some of all others
-        in rotation, for messages that another process left. The cost does not depend on the number of queues."""
-        known = self._cache
-        grown = known.finished | {queue for queue, deltas in self._deltas.items() if deltas.get("done", 0) > 0}
-        known.finished = set()
-        found = {number: self._queue_name(number) for number in grown}
-        top: int = self._value("SELECT max(n) FROM queue") or 0
-        if known.trimmed_to < 0:  # short-lived processes start at different queues
-            known.trimmed_to = known.last % top // TRIM_ROTATION * TRIM_ROTATION if top else 0
-        first, known.trimmed_to = known.trimmed_to, known.trimmed_to + TRIM_ROTATION
-        found.update(self._db.execute(sql.FINISHED, (first, known.trimmed_to)))
-        if known.trimmed_to >= top:
-            known.trimmed_to = 0
-        return sorted(found.items())
-
-    def _trim(self, queue: int, over: int, tombstone_ms: int) -> None:
-        """Delete the content of the oldest done messages, merged from single rows and batches."""
-        self._cache.due = None
-        apart = list(self._db.execute(sql.OLDEST_DONE, (queue, over)))
-        batches = self._runs.oldest(queue, over)
-        alone: list[int] = []
-        for _, seq, batch in merge(
-            ((changed_at, seq, None) for changed_at, seq in apart),
-            ((batch.changed_at, batch.first, batch) for batch in batches),
-        ):
-            if over <= 0:
-                break
-            if batch is None:
-                alone.append(seq)
-                over -= 1
-            else:
-                last = min(batch.last, batch.first + over - 1)
-                self._runs.delete_content(batch, last, batch.changed_at + tombstone_ms)
-                self._end_span(batch.first, last)
-                over -= last - batch.first + 1
-        if alone:
-            which, bindings = sql.among(alone)
-            self._db.execute(sql.REMEMBER_LIFE + which, (tombstone_ms, *bindings))
-            self._end_messages(alone)
-
-    # -- unreadable messages --------------------------------------------------------------------------------------
-
-    def heads(self, queue: str, limit: int, target: int = 0) -> list[ReadyMessage]:
-        try:
-            return super().heads(queue, limit, target)
-        except UnicodeDecodeError:
-            if not self._kill_unreadable(self._ensure_queue(queue), limit, target):
-                raise
-            return self.heads(queue, limit, target)
-
-    def _kill_unreadable(self, queue: int, limit: int, target: int) -> int:
-        """Move the next ready messages that do not decode to the dead letters, because they would block all messages
-        after them. Return their number."""
-        seqs = [row[0] for one in {0, target} for row in self._db.execute(sql.READY_SEQS, (queue, one, limit))]
-        for _, first, last in self._runs.first_runs(queue, limit):
-            seqs += range(first, min(last, first + limit) + 1)
-        self._runs.write()
-        found = [sent for seq in seqs for sent in unreadable.unreadable(self._db, unreadable.ONE, (seq,))]
-        deltas = self._deltas_of(queue)
-        self._cache.due = None
-        self._cache.tails.clear()
-        for sent in found:
-            unreadable.move_to_dead_letters(self._db, sent)
-            self._cache.newest.clear()
-            self._contents.removed(sent.seq, sent.seq)
-            for name, change in (("ready", -1), ("dead", 1), ("failed", 1)):
-                deltas[name] += change
-            buried = self._message(next(self._db.execute(sql.LIFE_BY_SEQ, (sent.seq,))))
-            deltas["bytes"] -= buried.size
-            if buried.group:
-                self._advance_group(queue, buried)
-        return len(found)
-
-    def _advance_group(self, queue: int, buried: Message) -> None:
-        """Remove a message from its group and make the next one ready, because no operation does this here."""
-        self._db.execute(sql.LEAVE_GROUP, (queue, buried.group, buried.place))
-        [first] = self.group_first(buried.queue, [buried.group])
-        if first is not None and first.state is State.HELD:
-            self.swap([Change(first, transitions.free(first, 0, first.changed_at))])
