@@ -74,7 +74,7 @@ def test_token_is_asked_for_once_and_kept_for_the_tab(browser: Browser, guarded:
     page.find("dialog", "It is kept until this tab is closed.")
     page.find("dialog input").type("wrong")
     page.browser.press("Enter")
-    page.find("dialog", "The token that was shown is not one of this server's.")
+    page.find("dialog", "The server did not accept the token.")
     page.find("dialog input").type(TOKEN)
     page.browser.press("Enter")
     page.live()

@@ -13,10 +13,8 @@ import { samplesOf } from "../timeseries.js";
 const EVERY_MS = 5000;
 const SHOWN = 50;
 /* Queues in the table, those with the most dead letters. */
-const COUNTED = 20;
-/* The reasons of the first queues are counted, */
 const MOST_COUNTED = 50_000;
-/* if they have at most this many dead letters: counting reads each of them. */
+/* The reasons of a queue are counted if it has at most this many dead letters: counting reads each of them. */
 const FEWEST = { minutes: 0, hour: 20, day: 4 };
 /* Slots that a range must have before its first slot is used: a slot has the highest number of its time. Until then the
  * shorter range reaches back as far. */
@@ -82,7 +80,7 @@ class AllDeadLetters {
         const { queues, all } = await get(withQuery("queues", query), { signal });
         const rows = queues.filter((row) => row.dead > 0 || row.parked > 0);
         this.#show(rows, all);
-        for (const row of rows.slice(0, COUNTED)) await this.#tryToCount(row);
+        for (const row of rows) await this.#tryToCount(row);
         this.#show(rows, all);
       } catch (error) {
         if (!(error instanceof Refused) && error.name !== "AbortError") throw error;
@@ -131,9 +129,9 @@ class AllDeadLetters {
     this.table.show(rows, (row) => row.queue);
     this.empty.hidden = rows.length > 0;
     this.parts.hidden = found.length === 0;
-    const many = rows.filter((row) => row.dead > MOST_COUNTED).map((row) => row.queue);
-    this.uncounted.hidden = many.length === 0 && rows.length <= COUNTED;
-    put(this.uncounted, `Reasons are counted for the first ${COUNTED} queues with at most ${count(MOST_COUNTED)} dead letters each.`);
+    const many = rows.filter((row) => row.dead > MOST_COUNTED);
+    this.uncounted.hidden = many.length === 0;
+    put(this.uncounted, `Reasons are counted for queues with at most ${count(MOST_COUNTED)} dead letters.`);
     this.bars.draw(sums(found.map((stats) => stats.byReason)).map(([name, total]) => [name, total, REASONS[name] ?? ""]));
     this.days.draw(daysOf(found), new Date(now).toISOString().slice(0, 10));
   }
