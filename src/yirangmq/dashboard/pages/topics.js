@@ -28,7 +28,7 @@ const SUBSCRIBERS = [
   { name: "confirmed", isNumber: true, of: (row) => count(row.confirmed) },
   { name: "lag", isNumber: true, of: (row) => count(row.lag) },
   { name: "recoveries", isNumber: true, of: (row) => count(row.recoveries) },
-  { name: "connection", of: (row) => row.peer ?? `offline since ${moment(row.heardAt)}` },
+  { name: "connection", isLong: true, of: (row) => row.peer ?? `offline since ${moment(row.heardAt)}` },
   { name: "", of: (row) => (row.state === "offline" ? forgetButton(row) : "") },
 ];
 const BRIDGES = [
