@@ -285,8 +285,8 @@ def _topic_records_lost(facts: ServerFacts, limits: RuleLimits) -> Iterator[Faul
 RULES: dict[str, Rule] = {
     "peer_silent": Rule(
         _peer_silent, None, "", "WARNING, CRITICAL; INFO",
-        "no heartbeat came from the other node of a pair for half the timeout; CRITICAL after the timeout; INFO if an "
-        "operator stopped the node",
+        "heartbeats of the other node of a pair are later than half the time-out; past the time-out CRITICAL; "
+        "INFO where it was stopped by hand",
     ),
     "pair_keys_differ": Rule(
         _pair_keys_differ, None, "", "CRITICAL",
@@ -294,34 +294,32 @@ RULES: dict[str, Rule] = {
     ),
     "no_active_node": Rule(
         _no_active_node, None, "", "CRITICAL",
-        "this node of a pair is standby, and has known no active node for longer than a takeover takes",
+        "this node of a pair is standby, and knows no active node for longer than a takeover takes",
     ),
     "takeover": Rule(
         _takeover, MAX_NORMAL_SWITCHES, "switches in a day", "WARNING, CRITICAL; INFO",
-        "this node of a pair became active or stood down; CRITICAL above the limit; INFO if an operator ordered it or "
-        "both nodes agreed",
+        "this node of a pair became active or stood down; more often than the limit CRITICAL; INFO where that was "
+        "ordered or agreed",
     ),
     "queue_age": Rule(
-        _queue_age, 3600, "seconds", "WARNING", "the next message of a queue has waited longer than the limit", True
+        _queue_age, 3600, "seconds", "WARNING", "the message next in line waits for longer than the limit", True
     ),
     "queue_depth": Rule(
-        _queue_depth, 10_000, "messages", "WARNING", "the backlog of a queue is above the limit", True
+        _queue_depth, 10_000, "messages", "WARNING", "more messages wait in a queue than the limit", True
     ),
     "dead_letters": Rule(
-        _dead_letters, 1, "messages in the window", "WARNING",
-        "a queue has at least this number of new dead letters", True,
+        _dead_letters, 1, "messages in the window", "WARNING", "so many new dead letters of a queue, or more", True
     ),
     "disk_low": Rule(
         _disk_low, 5, "per cent free", "WARNING, CRITICAL",
-        "less of the store's disk is free; CRITICAL if publishing is refused (`disk_low_bytes`, `max_store_bytes`)",
+        "less of the store's disk is free; CRITICAL where publishing is refused (`disk_low_bytes`, `max_store_bytes`)",
     ),
     "client_refused": Rule(
         _client_refused, 1, "clients in the window", "WARNING",
-        "at least this number of clients was refused: wrong token, missing right, too many connections",
+        "so many clients were sent away, or more: a wrong token, no right to it, too many connections",
     ),
     "slow_commits": Rule(
-        _slow_commits, 0.5, "seconds", "WARNING",
-        "the mean time of a commit with its sync, over the last minute, is above the limit",
+        _slow_commits, 0.5, "seconds", "WARNING", "the mean time of a commit in the last minute, with its sync"
     ),
     "clock_jump": Rule(
         _clock_jump, 2, "seconds", "WARNING", "the system's clock was set, forward or back, by more than the limit"

@@ -46,16 +46,16 @@ class Verb(StrEnum):
 
 
 MEANING: dict[State, str] = {
-    State.DRAFT: "has an id, but no content yet",
-    State.DELAYED: "not ready before a given time: a delay set by the producer, or the backoff after a failure",
-    State.HELD: "waits until an earlier message of its group is finished",
-    State.READY: "may be leased, lowest priority number first, then in order of arrival",
-    State.CLAIMED: "a consumer has its id, but has not fetched its content",
-    State.LEASED: "reserved for a consumer until the lease ends",
-    State.DEAD: "failed finally: out of attempts, rejected, expired or invalid; kept with the reason",
-    State.PARKED: "set aside by an operator, or failed finally in a queue without dead letters",
-    State.DONE: "acked; kept as history if the policy keeps history",
-    State.DROPPED: "removed by a command, its time to live, a quota or a purge",
+    State.DRAFT: "has an id, not yet its content",
+    State.DELAYED: "waits for its time: a delay asked for, or the backoff after a failure",
+    State.HELD: "waits behind another message of its group",
+    State.READY: "may be taken, smallest priority first, then order of arrival",
+    State.CLAIMED: "a consumer has its id, not yet its content",
+    State.LEASED: "a consumer has it until the lease ends",
+    State.DEAD: "out of attempts or refused; kept with its reason among the dead letters",
+    State.PARKED: "set aside by an operator, or given up where dead letters are off; moves only by name",
+    State.DONE: "acknowledged; kept as history if the queue keeps history",
+    State.DROPPED: "given up by hand, by age or by purge",
 }
 
 TRANSITIONS: dict[tuple[State | None, Verb], State] = {

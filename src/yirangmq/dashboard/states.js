@@ -1,21 +1,21 @@
 /* The states of a message, in the order of the table in core/states.py, and why messages fail (core/reasons.py). */
 
 export const STATES = {
-  draft: "has an id, but no content yet",
-  delayed: "not ready before a given time: a delay set by the producer, or the backoff after a failure",
-  held: "waits until an earlier message of its group is finished",
-  ready: "may be leased, lowest priority number first, then in order of arrival",
-  claimed: "a consumer has its id, but has not fetched its content",
-  leased: "reserved for a consumer until the lease ends",
-  dead: "failed finally: out of attempts, rejected, expired or invalid; kept with the reason",
-  parked: "set aside by an operator, or failed finally in a queue without dead letters",
-  done: "acked; kept as history if the policy keeps history",
-  dropped: "removed by a command, its time to live, a quota or a purge",
+  draft: "has an id, not yet its content",
+  delayed: "waits for its time: a delay asked for, or the backoff after a failure",
+  held: "waits behind another message of its group",
+  ready: "may be taken, smallest priority first, then order of arrival",
+  claimed: "a consumer has its id, not yet its content",
+  leased: "a consumer has it until the lease ends",
+  dead: "out of attempts or refused; kept with its reason among the dead letters",
+  parked: "set aside by an operator, or given up where dead letters are off; moves only by name",
+  done: "acknowledged; kept as history if the queue keeps history",
+  dropped: "given up by hand, by age or by purge",
 };
 
 export const KEPT = Object.keys(STATES).filter((state) => state !== "dropped");
 
-/** States in which a message can be dropped by a command. */
+/** States out of which a message may be dropped by hand. */
 export const DROPPABLE = KEPT.filter((state) => state !== "done");
 
 export const REASONS = {
