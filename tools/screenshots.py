@@ -141,7 +141,8 @@ class Traffic:
         wave = 1 + 0.35 * CHANCE.uniform(-1, 1) + 0.3 * _hill((time.monotonic() - self._began) / WARM_SECONDS)
         count = round(line.rate * STEP_SECONDS * wave + CHANCE.random() - 0.5)
         if count > 0:
-            self._api.publish(line.queue, *(self._envelope(line, number * 100 + each) for each in range(count)))
+            envelopes = [self._envelope(line, number * 100 + each) for each in range(count)]
+            self._api("POST", f"queues/{line.queue}/messages?as=envelope", envelopes)
         most = max(1, round(line.rate * line.pace * STEP_SECONDS * 1.15 + CHANCE.random() - 0.5))
         taken = [one["lease"]["leaseId"] for one in self._api.lease(line.queue, most, consumer=_worker(line))]
         bad = [lease for lease in taken if CHANCE.random() < line.fails]
@@ -255,7 +256,7 @@ def topics(page: Page) -> None:
 
 def topic(page: Page) -> None:
     page.go("/topics/readings.temp").find(".tail td")
-    page.click("button", "Hold")
+    page.click("button", "Pause list")
 
 
 WIDE, PHONE = (1280, 800), (390, 844)

@@ -59,8 +59,8 @@ def test_pair_page_shows_both_nodes_and_the_steps_of_a_takeover(browser: Browser
         page.find(".facts", "link delay")
         check_layout(page)
         two.nodes["a"].kill()
-        page.find("h1 .badge", "works")
-        page.find(".node-card", "silent for")
+        page.find("h1 .badge", "active, term")
+        page.find(".node-card", "ago, silent")
         page.find(".decisions .badge", "took over")
         page.find(".decisions .steps", "3 connection")
         page.browser.size(1280, 800)  # on a phone the rows are cards without heads

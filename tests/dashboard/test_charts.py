@@ -55,6 +55,21 @@ def test_rates_of_queues_are_means_of_the_last_minute_as_those_of_topics(page: P
     assert run(page.browser, "history.js", text) == [5, 5], "300 messages in the last 60 s; none in the last 10 s"
 
 
+def test_rates_on_the_page_are_those_of_status_also_of_a_queue_that_is_new(page: Page, queue: str) -> None:
+    page.api.publish(queue, *range(60))
+    page.open().live()
+    page.find("a.queue-name", queue)
+    text = """
+        const { live } = module, rows = live.status.queues, row = live.row(values[0]);
+        const sum = rows.reduce((all, { rates }) => all + rates.publishedPerSec, 0);
+        return [live.rate(values[0], "published"), row.rates.publishedPerSec, live.rate(null, "published") - sum,
+          live.history.rate(values[0], "published") || 0]"""
+    shown, server, difference, samples = run(page.browser, "live.js", text, queue)
+    assert shown == server > 0
+    assert abs(difference) < 0.001
+    assert samples == 0, "the page has not seen the queue grow"
+
+
 def test_series_have_a_gap_where_the_server_did_not_run_and_no_rate_below_zero(page: Page) -> None:
     page.open().live()
     text = """
@@ -69,13 +84,30 @@ def test_series_have_a_gap_where_the_server_did_not_run_and_no_rate_below_zero(p
     assert rates == [None, 1, 1, 1, None, 0, 1]
 
 
+def test_bars_of_each_day_have_the_reasons_in_one_order_and_the_axis_has_whole_numbers(page: Page) -> None:
+    page.open().live()
+    days = [
+        {"day": "2026-01-01", "total": 3, "byReason": {"TIMEOUT": 2, "POISON": 1}},
+        {"day": "2026-01-03", "total": 61, "byReason": {"POISON": 60, "TIMEOUT": 1}},
+    ]
+    text = """const days = new module.Days();
+        days.draw(values[0], "2026-01-20");
+        const reasons = [...days.node.querySelectorAll("rect")].map((bar) => bar.dataset.reason);
+        const texts = (part) => [...days.node.querySelectorAll(`.${part} span`)].map((node) => node.textContent);
+        return [reasons, texts("days-counts"), texts("days-dates")]"""
+    reasons, counts, dates = run(page.browser, "charts.js", text, days)
+    assert reasons == ["POISON", "TIMEOUT", "POISON", "TIMEOUT"]
+    assert counts == ["62", "31", "0"]
+    assert dates == ["01-02", "01-05", "01-08", "01-11", "01-14", "01-17", "01-20"]
+
+
 def test_axis_labels_are_as_wide_as_their_longest_text(page: Page, queue: str) -> None:
     opened(page, queue)
     text = """
         const group = { key: "test", help: { id: "x" }, isLong: false, press() {}, zoom() {} };
         const { brief } = await import(`${location.origin}/dashboard/format.js`);
         const chart = new module.TimeChart(group, { title: "Age", unit: "age", steps: "span",
-          lines: [{ name: "", kind: "age", column: "age", say: values[0] ? () => "16.7 minutes and more" : brief }] });
+          lines: [{ name: "", kind: "age", column: "age", format: values[0] ? () => "16.7 minutes, more" : brief }] });
         document.querySelector(".charts").append(chart.node);
         chart.draw({ at: [0, 500, 1000], age: [0, 500, 1000] }, 0, 1000);
         await new Promise((resolve) => setInterval(() => chart.plot && resolve(), 20));
@@ -177,6 +209,41 @@ def test_chart_colours_follow_the_theme(page: Page, queue: str) -> None:
     light = page.browser.script(colour)
     page.browser.prefer("dark")
     page.browser.until(f"return ({colour.removeprefix('return ')}) !== arguments[0]", light)
+
+
+def test_charts_keep_their_place_under_the_cursor_and_another_range_ends_the_zoom(page: Page, queue: str) -> None:
+    opened(page, queue)
+    tops = "return [...document.querySelectorAll('.timechart')].map((place) => place.getBoundingClientRect().top)"
+    before = page.browser.script(tops)
+    page.browser.script("document.querySelector('.timechart').focus()")
+    page.browser.press("ArrowLeft")
+    page.find(".chart-moment", ":")
+    assert page.browser.script(tops) == before
+    page.browser.press("+")
+    page.find(".charts-part button", "Show the whole range")
+    page.click("button[data-range=hour]")
+    page.gone(".charts-part button", "Show the whole range")
+    page.find(".chart-hint")
+
+
+def test_overview_on_a_phone_has_queues_then_charts_then_facts_and_no_states_of_zero(page: Page, queue: str) -> None:
+    page.api.publish(queue, 1)
+    page.browser.size(390, 844)
+    page.open().live()
+    page.find("a.queue-name", queue)
+    page.find(".facts dd")
+    tops = page.browser.script(
+        """return [".queues", ".charts-part", ".facts"]
+        .map((place) => document.querySelector(place).getBoundingClientRect().top)"""
+    )
+    assert tops == sorted(tops)
+    shown = page.browser.script(
+        """const row = document.querySelector(`.queues tr:has([href="#/queues/${arguments[0]}"])`);
+        const cells = [...row.querySelectorAll(".state")].filter((cell) => cell.checkVisibility());
+        return cells.map((cell) => cell.dataset.state)""",
+        queue,
+    )
+    assert shown == ["ready"]
 
 
 def test_charts_come_after_the_messages_on_a_phone_and_before_them_on_a_wide_screen(page: Page, queue: str) -> None:

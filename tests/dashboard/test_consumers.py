@@ -26,7 +26,7 @@ def test_consumer_is_paused_resumed_and_drained(page: Page, queue: str) -> None:
         ("resume", "running", "running"),
         ("drain", "draining", "draining"),
     ):
-        page.click(f"{row} button:not(:disabled)", wish)
+        page.click(f"{row} button:not(:disabled)", wish.capitalize())
         page.find(f"{row} .badge", f"asked to {wish}")
         assert beat(page, id, state) in (wish, None)
         assert beat(page, id, state) is None
@@ -59,7 +59,7 @@ def test_consumers_of_each_queue_are_counted_and_their_absence_is_a_warning(page
     page.go(f"/queues/{queue}")
     page.find(".consumers-line", f"1 consumer: {queue}-1")
     beat(page, f"{queue}-1", "stopped", queues=[queue])
-    page.find(".consumers-line.health", "Messages are ready, and no consumer takes them.")
+    page.find(".consumers-line.health", "Messages are ready, and no consumer leases them.")
     page.find("h1 .badge", "no consumer")
     page.api("POST", f"queues/{queue}/pause")
     page.gone("h1 .badge", "no consumer")

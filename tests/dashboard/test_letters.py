@@ -31,6 +31,8 @@ def test_redrive_of_filtered_dead_letters_after_a_dry_run_makes_them_ready(page:
     assert page.browser.texts(".bar-row b") == ["3", "2"]
     assert page.browser.texts(".bar-name") == ["TIMEOUT", "REJECTED"]
     page.browser.until("return document.querySelectorAll('.days rect').length === 2")
+    assert page.browser.texts(".days-counts span") == ["6", "3", "0"]
+    assert len(page.browser.texts(".days-dates span")) == 1
 
     page.forgive("400")
     page.find("input[data-search]").type("reasonCode=TIMEOT and attempt>=1")
@@ -42,14 +44,14 @@ def test_redrive_of_filtered_dead_letters_after_a_dry_run_makes_them_ready(page:
     page.browser.press("Enter")
     page.gone(".filter-wrong")
     page.gone("td.reason", "REJECTED")
-    page.click("button", "Redrive all that fit…")
+    page.click("button", "Redrive all that match…")
     page.find("dialog .dry-run", "3 messages")
     assert page.api.counts(queue)["dead"] == 5, "a dry run moves nothing"
     page.click("dialog button.primary", "Redrive")
     page.toast("3 messages redriven.")
     page.count("ready", 3)
     page.count("dead", 2)
-    page.find(".message-list .empty", "No dead letter fits the filter.")
+    page.find(".message-list .empty", "No dead letter matches the filter.")
     assert reasons(page, queue) == {"REJECTED": 2}
 
 

@@ -66,7 +66,7 @@ def test_theme_can_be_chosen_and_is_kept(page: Page) -> None:
     page.browser.until(f"return ({ground.removeprefix('return ')}) !== arguments[0]", light)
     dark = page.browser.script(ground)
     button = page.find("#theme")
-    assert button.attribute("aria-label") == "Colours: as the system has them"
+    assert button.attribute("aria-label") == "Colours: as in the system"
     button.click()
     assert button.attribute("aria-label") == "Colours: light"
     assert page.browser.script(ground) == light

@@ -147,7 +147,7 @@ def test_overview_shows_new_messages_and_rates_without_a_reload(page: Page, queu
     page.browser.until(
         """const row = [...document.querySelectorAll("tr")].find((row) => row.textContent.includes(arguments[0]));
         return row?.querySelector('[data-state="ready"]').textContent === "7"
-          && row.querySelector('[data-label="in /s"]').textContent !== "0";""",
+          && row.querySelector('[data-label="in/s"]').textContent !== "0";""",
         queue,
     )
     page.find(".facts", "desk-1")
@@ -173,7 +173,7 @@ def test_delete_of_one_message_leaves_the_others(page: Page, queue: str) -> None
     page.open(f"/queues/{queue}").live()
     page.click("button.open", drop)
     page.click(".drawer button", "Delete…")
-    page.click("dialog button.danger", "Delete it")
+    page.click("dialog button.danger", "Delete")
     page.toast(f"{drop} is deleted.")
     page.gone("button.open", drop)
     page.find("button.open", keep)
@@ -204,7 +204,7 @@ def test_delete_of_a_queue_asks_for_its_name_and_drops_its_messages(page: Page, 
     assert page.find("dialog button.danger").get("disabled")
     page.find("dialog input").type(queue)
     page.click("dialog button.danger")
-    page.toast(f"{queue} is deleted, and 2 messages with it.")
+    page.toast(f"{queue} and 2 messages are deleted.")
     page.gone("a.queue-name", queue)
     assert page.browser.url.endswith("#/")
 

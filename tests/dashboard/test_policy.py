@@ -25,7 +25,7 @@ def test_policy_editor_shows_an_error_at_its_field_and_saves_a_good_policy(page:
 
     page.edit(AREA, '{\n  "ttlSec": 60,\n  "retry": {"limit": 2}\n}')
     page.gone(".wrong")
-    page.find("h2", "If you save it")
+    page.find("h2", "In force after saving")
     page.browser.until("return !document.querySelector('.policy-edit button.primary').disabled")
     assert page.browser.texts(".differs") == ['    "limit": 2,', '  "ttlSec": 60,']
     assert page.api("GET", f"queues/{queue}/policy")["set"] is None, "checking saves nothing"
@@ -51,9 +51,9 @@ def test_policy_editor_goes_back_to_the_defaults(page: Page, queue: str) -> None
     page.api("PUT", f"queues/{queue}/policy", {"ttlSec": 5, "schedules": []})
     page.open(f"/queues/{queue}/policy").live()
     page.find(".in-force .differs", '"ttlSec": 5')
-    page.click("button", "Back to the defaults…")
+    page.click("button", "Reset to defaults…")
     page.click("dialog button.danger")
-    page.toast("lives on the defaults")
+    page.toast("has the default policy")
     page.gone(".in-force .differs")
     assert page.api("GET", f"queues/{queue}/policy")["set"] is None
 

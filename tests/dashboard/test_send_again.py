@@ -50,7 +50,7 @@ def test_dead_letter_is_edited_and_sent_again_under_a_new_id_with_a_link_to_the_
     assert "deduplicationKey" not in sent
 
     page.click(".published a")
-    page.find(".drawer .card-facts", "made from")
+    page.find(".drawer .card-facts", "derived from")
     page.click(".drawer .card-facts a", "old-1")
     page.find(".drawer .state-badge", "dead")
     page.go(f"/queues/{queue}")
@@ -68,6 +68,19 @@ def test_dead_letter_of_bytes_is_sent_again_unchanged_and_the_old_one_is_quarant
     page.count("parked", 1)
     [found] = page.api("GET", f"queues/{queue}/messages")["messages"]
     assert (found["message"]["payloadBase64"], found["message"]["contentType"]) == (raw, "image/x-test")
+
+
+def test_json_of_a_dead_letter_is_shown_indented_and_sent_as_it_was_if_it_is_not_edited(page: Page, queue: str) -> None:
+    raw = b'{"n":1.0,"to":["ann"]}'
+    buried(page, queue, {"messageId": "old-1", "payloadBase64": base64.b64encode(raw).decode(), "contentType": "x/y"})
+    page.open(f"/queues/{queue}/send-again/old-1").live()
+    text = page.find("[data-field=payload] textarea").get("value")
+    assert text == '{\n  "n": 1.0,\n  "to": [\n    "ann"\n  ]\n}'
+    page.click("button.primary", "Publish")
+    page.toast("is published and on disk")
+    page.count("ready", 1)
+    [found] = page.api("GET", f"queues/{queue}/messages")["messages"]
+    assert (found["bytes"], found["message"]["payload"]) == (len(raw), {"n": 1.0, "to": ["ann"]})
 
 
 def test_send_again_of_a_message_that_does_not_exist_says_so(page: Page, queue: str) -> None:

@@ -33,13 +33,13 @@ def test_topics_page_forgets_a_durable_subscriber_that_is_away(page: Page, queue
     page.api("PUT", f"cursors/{queue}", {"sequence": 1, "epoch": page.api("GET", "log")["epoch"]})
     page.open("/topics").live()
     page.click(f'.subscribers button[aria-label="Forget {queue}"]')
-    page.find("dialog p", "It has confirmed up to 1")
-    page.click("dialog button", "Forget it")
+    page.find("dialog p", "It has confirmed sequence 1; its lag is")
+    page.click("dialog button.danger", "Forget")
     page.gone(".subscribers tr", queue)
     assert queue not in [one["name"] for one in page.api("GET", "subscribers")["subscribers"]]
 
 
-def test_topic_tail_shows_records_as_they_are_published_and_can_be_held(page: Page, queue: str) -> None:
+def test_topic_tail_shows_records_as_they_are_published_and_can_be_paused(page: Page, queue: str) -> None:
     page.api("POST", f"topics/{queue}/records", [{"payload": {"n": 1}, "key": "ann", "headers": {"site": "north"}}])
     page.open(f"/topics/{queue}").live()
     page.find(".tail tr", '{"n": 1}')
@@ -47,10 +47,10 @@ def test_topic_tail_shows_records_as_they_are_published_and_can_be_held(page: Pa
     page.find(".tail details[open] dd", "north")
     page.api("POST", f"topics/{queue}/records", [{"payload": {"n": 2}}])
     page.find(".tail tbody tr:first-child", '{"n": 2}')
-    page.click("button", "Hold")
+    page.click("button", "Pause list")
     page.api("POST", f"topics/{queue}/records", [3, 4])
-    page.find(".tail-part .muted", "2 records waiting")
-    page.click("button", "Go on")
+    page.find(".tail-part .muted", "2 newer records not shown")
+    page.click("button", "Resume list")
     page.find(".tail tbody tr:first-child code", "4")
     page.find("nav a[aria-current]", "Topics")
     page.api("POST", f"topics/{queue}/records", {"payload": 12345678901234567890, "headers": {"payload": "payload"}})
@@ -62,7 +62,7 @@ def test_topic_tail_shows_records_as_they_are_published_and_can_be_held(page: Pa
 def test_topic_record_is_published_from_the_keyboard(page: Page, queue: str) -> None:
     page.forgive("400")
     page.open(f"/topics/{queue}").live()
-    page.find("p.muted", "This topic has no record yet")
+    page.find("p.muted", "This topic does not exist yet")
     page.gone(".record-form")
     page.click("button", "Publish a record…")
     page.browser.until("return document.activeElement.matches('.record-form textarea')")

@@ -175,6 +175,11 @@ BROKEN = """
     }
     return found"""
 """Words of usual length that are broken in the middle."""
+HEADS = """
+    const heads = [...document.querySelectorAll("main thead th")].filter((node) => node.checkVisibility());
+    const sizes = new Set(heads.map((node) => getComputedStyle(node.querySelector("button") ?? node).fontSize));
+    return [sizes.size, heads.map((node) => node.textContent).filter((text) => /^[A-Z]/.test(text))]"""
+"""How many sizes the heads of tables have, and those that begin with a capital."""
 LOOKS = ((1280, "light"), (1280, "dark"), (768, "light"), (390, "light"), (390, "dark"), (360, "light"))
 
 
@@ -193,5 +198,8 @@ def check_layout(page: Page) -> None:
         assert wide[0] <= width, f"{wide[0]} wide at {width}"
         assert wide[1] <= wide[2]
         assert page.browser.script(CONTRAST) == [], f"hard to read at {width}, {scheme}"
+        sizes, capitals = page.browser.script(HEADS)
+        assert sizes <= 1
+        assert capitals == [], "heads of tables are in lower case on every page"
         broken = page.browser.script(BROKEN)
         assert broken == [], f"broken words at {width}: {broken}"

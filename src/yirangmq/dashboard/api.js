@@ -56,7 +56,7 @@ export async function getBytes(where, options = {}) {
   return { bytes: new Uint8Array(await answer.arrayBuffer()), type: answer.headers.get("content-type") ?? "" };
 }
 
-/** One request. Where the server wants a token, it is asked for once, and the request made again. `allow` is a status
+/** One request. If the server requires a token, a dialog asks for it, and the request is repeated. `allow` is a status
  * that is no error here. */
 export async function send(method, where, { body, headers = {}, signal, patience = PATIENCE_MS, allow = 200 } = {}) {
   for (;;) {
@@ -96,28 +96,28 @@ function lost(error) {
 }
 
 async function refusal(answer) {
-  let told;
+  let problem;
   try {
-    told = (await answer.json()).error;
+    problem = (await answer.json()).error;
   } catch {
-    told = undefined;
+    problem = undefined;
   }
-  return new Refused(answer.status, told ?? { message: `the server answered ${answer.status}` });
+  return new Refused(answer.status, problem ?? { message: `the server answered ${answer.status}` });
 }
 
 let asking = null;
 let isDeclined = false;
 
-/** Several requests may be refused at once; one question is enough, and so is one no. */
+/** Several requests may be refused at once; the dialog opens once, and not again after it was dismissed. */
 async function renewToken(used) {
   if (sessionStorage.getItem(TOKEN) !== used) return;
   const token = isDeclined ? null : await (asking ??= askToken(used !== null).finally(() => (asking = null)));
   isDeclined = token === null;
-  if (isDeclined) throw new Refused(401, { code: "not_allowed", message: "this server wants a token" });
+  if (isDeclined) throw new Refused(401, { code: "not_allowed", message: "this server requires a token" });
   sessionStorage.setItem(TOKEN, token);
 }
 
-/** Whoever said no to a token may be asked again. */
+/** Ask for a token again, after the dialog was dismissed. */
 export function askAgain() {
   isDeclined = false;
 }
@@ -135,7 +135,7 @@ export async function has(wanted) {
   }
 }
 
-/** Another server may have come: ask again what it has. */
+/** The server may be another version now: request its paths again. */
 export function forgetPaths() {
   paths = null;
 }

@@ -14,7 +14,7 @@ const RANGES = {
 };
 const STEPS = 12;
 const LEAST_ZOOM_SECONDS = 10;
-const lastMinute = (metric) => (group) => group.view.live.history.rate(group.queue, metric);
+const lastMinute = (metric) => (group) => group.view.live.rate(group.queue, metric);
 const counted = (value) => short(Math.round(value));
 
 export const RATES = {
@@ -23,9 +23,9 @@ export const RATES = {
   steps: "rate",
   rest: "last minute",
   lines: [
-    { name: "in", kind: "in", column: "in", say: rate, mean: lastMinute("published") },
-    { name: "out", kind: "out", column: "out", say: rate, mean: lastMinute("acked") },
-    { name: "failed", kind: "fail", column: "failed", say: rate, mean: lastMinute("failed") },
+    { name: "in", kind: "in", column: "in", format: rate, mean: lastMinute("published") },
+    { name: "out", kind: "out", column: "out", format: rate, mean: lastMinute("acked") },
+    { name: "failed", kind: "fail", column: "failed", format: rate, mean: lastMinute("failed") },
   ],
 };
 export const DEPTH = {
@@ -33,22 +33,22 @@ export const DEPTH = {
   unit: "messages",
   steps: "count",
   lines: [
-    { name: "backlog", kind: "waiting", column: "waiting", say: counted },
-    { name: "leased", kind: "leased", column: "leased", say: counted },
-    { name: "dead", kind: "dead", column: "dead", say: counted },
+    { name: "backlog", kind: "waiting", column: "waiting", format: counted },
+    { name: "leased", kind: "leased", column: "leased", format: counted },
+    { name: "dead", kind: "dead", column: "dead", format: counted },
   ],
 };
 export const AGE = {
   title: "Age of the next message",
   unit: "age",
   steps: "span",
-  lines: [{ name: "", kind: "age", column: "age", say: brief }],
+  lines: [{ name: "", kind: "age", column: "age", format: brief }],
 };
 export const DEAD = {
   title: "Dead letters",
   unit: "messages",
   steps: "count",
-  lines: [{ name: "", kind: "dead", column: "dead", say: counted }],
+  lines: [{ name: "", kind: "dead", column: "dead", format: counted }],
 };
 
 let groups = 0;
@@ -96,9 +96,9 @@ export class ChartGroup {
     this.range = name;
     this.found = null;
     this.askedAt = -Infinity;
-    this.zoomed = null;
+    this.#keepZoom(null);
     for (const button of this.choices.children) mark(button, "aria-pressed", String(button.dataset.range === name));
-    this.view.say({ range: name === "minutes" ? "" : name });
+    this.view.setQuery({ range: name === "minutes" ? "" : name });
     this.show();
   }
 
@@ -113,7 +113,7 @@ export class ChartGroup {
 
   // -- numbers ---------------------------------------------------------------------------------------------------
 
-  /** Draw what is known; ask for more where that is older than its slots. Called whenever there are new numbers. */
+  /** Draw the known samples, and request newer ones when they are due. Called with every new status. */
   show() {
     this.#draw();
     const { everyMs } = RANGES[this.range];
@@ -152,10 +152,14 @@ export class ChartGroup {
 
   /** Show from one moment to another, `[from, until]` in seconds; null: the whole range. */
   zoom(range) {
+    this.#keepZoom(range);
+    this.#draw();
+  }
+
+  #keepZoom(range) {
     this.zoomed = range;
     this.reset.hidden = range === null;
     this.hint.hidden = range !== null;
-    this.#draw();
   }
 
   press(event, chart) {

@@ -1,4 +1,4 @@
-/* Small drawings: lines that show how a number went. Large ones are in timechart.js. */
+/* Small charts without a time axis of their own: sparklines, bars, failures by day. Charts over time are in timechart.js. */
 
 import { h, mark, put, svg } from "./dom.js";
 import { count } from "./format.js";
@@ -8,7 +8,7 @@ const HEIGHT = 24;
 const MOST_POINTS = 60;
 const LEAST_SECONDS = 60;
 
-/** A line without axes; its last value stands beside it in words. */
+/** A line without axes; its last value is a text beside it. */
 export class Sparkline {
   constructor(kind, seconds) {
     this.seconds = seconds;
@@ -44,7 +44,7 @@ export class Sparkline {
   }
 }
 
-/** Seconds that a drawing shows: as long as little is known, that little. */
+/** Seconds that a drawing shows: the known time, at most `most`. */
 export function reach(points, most) {
   const known = points.length === 0 ? 0 : points[points.length - 1][0] - points[0][0];
   return Math.min(most, Math.max(LEAST_SECONDS, known));
@@ -85,24 +85,22 @@ export class Bars {
   }
 }
 
-/** How many came each day, one colour a reason: the `byDay` of the dead letters' statistics. */
+/** Failures of each day, one colour a reason: the `byDay` of the dead letters' statistics. */
 export class Days {
   constructor() {
     this.drawing = svg("svg", { class: "days", viewBox: "0 0 600 140", preserveAspectRatio: "none", role: "img" });
-    this.from = h("span", {});
-    this.until = h("span", {});
-    this.most = h("span", { class: "days-most" });
-    const below = h("div", { class: "days-axis" }, this.from, this.until);
-    this.half = h("span", { class: "days-half" });
-    this.node = h("div", { class: "days-chart" }, this.most, this.half, this.drawing, below);
+    this.counts = h("div", { class: "days-counts", "aria-hidden": "true" });
+    this.dates = h("div", { class: "days-dates", "aria-hidden": "true" });
+    this.node = h("div", { class: "days-chart" }, this.counts, this.drawing, this.dates);
   }
 
   draw(byDay, today) {
     const days = everyDay(byDay, today);
-    const most = Math.max(1, ...days.map((day) => day.total));
+    const most = even(Math.max(...days.map((day) => day.total), 2));
+    const order = Object.keys(Object.assign({}, ...days.map((day) => day.byReason))).sort();
     const step = 600 / Math.max(days.length, 14);
     const left = 600 - step * days.length;
-    const bars = days.flatMap((day, index) => stack(day, left + index * step, step, most));
+    const bars = days.flatMap((day, index) => stack(day, order, left + index * step, step, most));
     const grid = [0, 70].map((y) => svg("line", { class: "grid", x1: 0, x2: 600, y1: y + 0.5, y2: y + 0.5 }));
     this.drawing.replaceChildren(
       ...grid,
@@ -110,16 +108,33 @@ export class Days {
       svg("line", { class: "axis", x1: 0, x2: 600, y1: 139.5, y2: 139.5 }),
     );
     mark(this.drawing, "aria-label", days.map((day) => `${day.day}: ${day.total}`).join(", "));
-    put(this.most, count(most));
-    put(this.half, most % 2 === 0 ? count(most / 2) : "");
-    put(this.from, days.length > 1 ? days[0].day : "");
-    put(this.until, days.length > 0 ? days[days.length - 1].day : "");
+    this.counts.replaceChildren(...[most, most / 2, 0].map((value) => h("span", {}, count(value))));
+    const every = Math.ceil(days.length / MOST_DATES);
+    const dated = days.map(({ day }, index) => ({ day, at: (left + (index + 0.5) * step) / 600 }));
+    this.dates.replaceChildren(...dated.filter((_, index) => (days.length - 1 - index) % every === 0).map(dateLabel));
   }
 }
 
-function stack(day, x, step, most) {
+/** At most so many dates below the bars. */
+const MOST_DATES = 7;
+
+function dateLabel({ day, at }) {
+  const label = h("span", {}, day.slice(5));
+  label.style.left = `${at * 100}%`;
+  return label;
+}
+
+/** The top of an axis: one or two leading digits, and a whole number in the middle. */
+function even(value) {
+  const size = 10 ** Math.max(0, Math.floor(Math.log10(value)) - 1);
+  return Math.ceil(value / size / 2) * size * 2;
+}
+
+/** The bars of one day; the reasons of all days are in one order. */
+function stack(day, order, x, step, most) {
   let top = 139;
-  return Object.entries(day.byReason).map(([reason, value]) => {
+  const parts = order.filter((reason) => day.byReason[reason]).map((reason) => [reason, day.byReason[reason]]);
+  return parts.map(([reason, value]) => {
     const height = (value / most) * 138;
     top -= height;
     const box = { x: x + step * 0.1, y: top, width: step * 0.8, height };
@@ -128,7 +143,7 @@ function stack(day, x, step, most) {
   });
 }
 
-/** The days between the first and today too, on which nothing died. */
+/** All days from the first to today, also those without failures. */
 function everyDay(byDay, today) {
   if (byDay.length === 0) return [];
   const known = new Map(byDay.map((day) => [day.day, day]));

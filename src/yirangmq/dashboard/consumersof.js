@@ -1,4 +1,4 @@
-/* Who consumes a queue, and whether its messages wait for a consumer that is not there. */
+/* The consumers of a queue, and a warning if messages are ready and no consumer leases them. */
 
 import { h, put, replace } from "./dom.js";
 import { plural } from "./format.js";
@@ -14,7 +14,7 @@ export function lacksConsumer(row) {
 }
 
 export function consumerBadge() {
-  return h("span", { class: "badge bad", title: "Messages are ready, and no consumer takes them" }, "no consumer");
+  return h("span", { class: "badge bad", title: "Messages are ready, and no consumer leases them" }, "no consumer");
 }
 
 /** A line that names the queues without a consumer, the fullest first; hidden where there are none. `{node, show(rows)}`. */
@@ -44,11 +44,11 @@ export function consumersLine() {
     if (node.hidden) return;
     const isLacking = lacksConsumer(row);
     node.classList.toggle("health", isLacking);
-    const none = isLacking ? "Messages are ready, and no consumer takes them." : "No consumer reports or waits.";
+    const none = isLacking ? "Messages are ready, and no consumer leases them." : "No consumer reports or waits.";
     put(text, row.consumers > 0 ? `${plural(row.consumers, "consumer")}${consumers.length > 0 ? ": " : "."}` : none);
-    const said = consumers.map((one) => `${one.consumerId} ${one.state}`).join();
-    if (names.dataset.said === said) return;
-    names.dataset.said = said;
+    const shown = consumers.map((one) => `${one.consumerId} ${one.state}`).join();
+    if (names.dataset.shown === shown) return;
+    names.dataset.shown = shown;
     replace(
       names,
       consumers.map((one, index) => [index ? ", " : "", h("a", { href: "#/consumers" }, one.consumerId), one.state === "running" ? "" : ` (${one.state})`]),

@@ -1,10 +1,10 @@
-/* Questions and short notes. A dialog is the browser's own: it keeps the focus, and Escape closes it. */
+/* Dialogs and notifications. A dialog is the browser's own: it keeps the focus, and Escape closes it. */
 
 import { h } from "./dom.js";
 
 const NOTE_MS = 6000;
 
-/** Open a dialog around `content`; the answer is what `close(value)` was given, null if it was left. */
+/** Open a dialog around `content`; the result is the argument of `close(value)`, or null if the dialog was dismissed. */
 export function open(title, content, { kind = "" } = {}) {
   return new Promise((resolve) => {
     let answer = null;
@@ -67,7 +67,7 @@ export function confirm(title, { text, yes, typed = null, isDanger = false }) {
 
 /** The bearer token of this server, or null. It is kept until the tab is closed. */
 export function askToken(wasWrong) {
-  return open("This server wants a token", (close) => {
+  return open("This server requires a token", (close) => {
     const input = h("input", {
       type: "password",
       autocomplete: "off",
@@ -86,22 +86,22 @@ export function askToken(wasWrong) {
       h(
         "p",
         {},
-        wasWrong ? "The token that was shown is not one of this server's." : "It is kept until this tab is closed.",
+        wasWrong ? "The server did not accept the token." : "It is kept until this tab is closed.",
       ),
       h("label", { class: "field" }, h("span", {}, "Token"), input),
-      h("div", { class: "buttons" }, h("button", { class: "primary" }, "Show it")),
+      h("div", { class: "buttons" }, h("button", { class: "primary" }, "Use this token")),
     );
   });
 }
 
-/** A short note that goes by itself. */
+/** A notification that disappears after some seconds. */
 export function note(text, kind = "good") {
   const line = h("p", { class: `toast ${kind}` }, text);
   document.getElementById("toasts").append(line);
   setTimeout(() => line.remove(), NOTE_MS);
 }
 
-/** What went wrong, in words. */
+/** Notify of an error. */
 export function complain(error) {
   if (error.name === "AbortError") return;
   note(error.message === "" ? String(error) : error.message, "bad");

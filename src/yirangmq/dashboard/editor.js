@@ -87,7 +87,7 @@ export class Complaint {
     this.node = h("p", { class: "wrong", id: this.id, role: "alert", hidden: true });
   }
 
-  say(text) {
+  show(text) {
     put(this.node, text ?? "");
     this.node.hidden = !text;
   }

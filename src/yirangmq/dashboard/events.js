@@ -1,18 +1,18 @@
-/* Server-Sent Events over fetch: unlike EventSource it can show a token. */
+/* Server-Sent Events over fetch: unlike EventSource it can send a token. */
 
 import { send } from "./api.js";
 
 const RETRY_MS = 2000;
 
-/** Follow a stream until `close`; `hear(data)` for each event, `lost()` when the stream ends by itself. */
-export function follow(where, hear, lost) {
+/** Follow a stream until `close`; `onEvent(data)` for each event, `lost()` when the stream ends by itself. */
+export function follow(where, onEvent, lost) {
   const ending = new AbortController();
   const stream = { isOpen: false, close: () => ending.abort() };
-  run(where, ending.signal, stream, hear, lost);
+  run(where, ending.signal, stream, onEvent, lost);
   return stream;
 }
 
-async function run(where, signal, stream, hear, lost) {
+async function run(where, signal, stream, onEvent, lost) {
   let last = "";
   while (!signal.aborted) {
     try {
@@ -21,10 +21,10 @@ async function run(where, signal, stream, hear, lost) {
       stream.isOpen = true;
       for await (const event of events(answer.body)) {
         last = event.id ?? last;
-        if (event.data !== "") hear(event.data);
+        if (event.data !== "") onEvent(event.data);
       }
     } catch {
-      /* The server is gone, or refuses: whoever asks for its status says so. */
+      /* The server is unreachable, or refuses: the request for the status reports it. */
     }
     if (signal.aborted) return;
     if (stream.isOpen) lost();

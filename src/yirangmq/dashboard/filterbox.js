@@ -1,4 +1,4 @@
-/* A field for the filter language: what is wrong is shown where it is wrong. */
+/* A field for the filter language, which marks the place of an error. */
 
 import { h, mark, replace } from "./dom.js";
 
@@ -60,7 +60,7 @@ export class FilterBox {
     return this.input.value.trim();
   }
 
-  /** Choose something, as if it had been typed. */
+  /** Apply a filter, as if it had been typed. */
   set(text) {
     this.input.value = text;
     this.apply(text);
@@ -99,7 +99,7 @@ function help(example) {
   return h(
     "details",
     { class: "filter-help" },
-    h("summary", {}, "What can I write?"),
+    h("summary", {}, "Filter syntax"),
     h(
       "p",
       {},

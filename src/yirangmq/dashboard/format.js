@@ -1,4 +1,4 @@
-/* Numbers, times and sizes as people read them. */
+/* Numbers, times and sizes as text. */
 
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const PARTS = new Intl.NumberFormat("en", { maximumFractionDigits: 3 });

@@ -1,4 +1,4 @@
-/* What the numbers of each queue were during the last minutes: those that the server had, and those seen since. */
+/* Samples of each queue of the last minutes: those that the server kept, and those received since. */
 
 import { rates } from "./timeseries.js";
 
@@ -51,13 +51,13 @@ export class History {
     }
   }
 
-  /** These queues are all there are. */
+  /** Forget all queues but these. */
   keep(rows) {
     const names = new Set(rows.map((row) => row.queue));
     for (const name of this.queues.keys()) if (!names.has(name)) this.queues.delete(name);
   }
 
-  /** What the server remembers of the time before: `{at, all, queues}` of /v1/trends. Only for a history that is empty. */
+  /** Add the samples that the server has kept: `{at, all, queues}` of /v1/trends. Only for an empty history. */
   fill({ at, all, queues }) {
     const moments = at.map((iso) => Date.parse(iso) / 1000);
     const rowOf = (queue, columns, index) => {
@@ -97,7 +97,7 @@ export class History {
     return found.reverse();
   }
 
-  /** All metrics of the last `seconds` at the moments of the samples, oldest first, as `series` wants them. */
+  /** All metrics of the last `seconds` at the moments of the samples, oldest first, in the form that `series` reads. */
   samples(queue, seconds) {
     const values = queue === null ? this.all : this.queues.get(queue);
     const found = { at: [], ...Object.fromEntries(METRICS.map((metric) => [metric, []])) };
@@ -133,7 +133,7 @@ function series() {
   return Object.fromEntries(METRICS.map((metric) => [metric, new Float64Array(KEPT).fill(NaN)]));
 }
 
-/** Messages of a queue that nobody has yet. */
+/** The backlog of a queue. */
 export function waiting(row) {
   return row.ready + row.delayed + (row.held ?? 0);
 }

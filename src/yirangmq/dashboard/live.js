@@ -1,6 +1,6 @@
-/* What the server says, kept current: its status once a second, or when its events say that something happened.
+/* The server's status, refreshed once a second, or when an event reports a change.
  *
- * Knows: when to ask, whether the server is there. Does not know: pages. Whoever shows something listens. */
+ * It decides when to request, and whether the server is reachable. Pages register listeners. */
 
 import { Refused, askAgain, get, server, withQuery } from "./api.js";
 import { follow } from "./events.js";
@@ -8,17 +8,17 @@ import { History } from "./history.js";
 
 const TICK_MS = 1000;
 const HIDDEN_MS = 10_000;
-/* Nobody looks: ask seldom. */
+/* The period while the page is hidden. */
 const QUIET_MS = 5000;
-/* With events, and none came: ages and rates change all the same. */
+/* The period while no event comes: ages and rates change without events. */
 const SOONEST_MS = 250;
-/* Between two questions, however much happens, and at least */
+/* The shortest time between two requests, */
 const SHARE = 10;
-/* times as long as the answer took. */
+/* and a multiple of the time of the last answer. */
 const LONGEST_RETRY_MS = 5000;
 const STATUS_PATIENCE_MS = 10_000;
 const LARGE = 1000;
-/* With more queues than that, the status has no rows but those that a page asks for. */
+/* With more queues than this, only the rows that a page needs are requested. */
 
 class Live {
   phase = "connecting";
@@ -29,7 +29,7 @@ class Live {
   #listeners = new Set();
   #watchers = new Set();
   #askedAt = 0;
-  #heardAt = 0;
+  #receivedAt = 0;
   #lostAt = 0;
   #failures = 0;
   #isDirty = false;
@@ -40,21 +40,21 @@ class Live {
   #needed = [];
 
   start() {
-    document.addEventListener("visibilitychange", () => this.#seen(!document.hidden));
-    addEventListener("pagehide", () => this.#seen(false));
-    addEventListener("pageshow", (event) => event.persisted && this.#seen(true));
+    document.addEventListener("visibilitychange", () => this.#visible(!document.hidden));
+    addEventListener("pagehide", () => this.#visible(false));
+    addEventListener("pageshow", (event) => event.persisted && this.#visible(true));
     addEventListener("online", () => this.poke());
     addEventListener("offline", () => this.poke());
     this.#round();
   }
 
-  /** A page that nobody sees follows no events: a browser has six connections to a server, for all its tabs. */
-  #seen(isSeen) {
-    if (isSeen) this.poke();
+  /** A hidden page follows no events: a browser has six connections to a server, shared by all tabs. */
+  #visible(isVisible) {
+    if (isVisible) this.poke();
     else this.#closeStream();
   }
 
-  /** Call `watcher(live)` whenever the server comes or goes. */
+  /** Call `watcher(live)` whenever the connection changes. */
   watch(watcher) {
     this.#watchers.add(watcher);
   }
@@ -66,28 +66,37 @@ class Live {
     if (this.status !== null) listener(this);
   }
 
-  /** Ask now. */
+  /** Request now. */
   poke() {
     askAgain();
     this.#plan(0);
   }
 
-  /** Something was done that the numbers will show. */
+  /** The numbers have changed: request soon. */
   touch() {
     if (!this.#isDirty) this.#plan(this.#rest);
     this.#isDirty = true;
+  }
+
+  /** Per second, the mean of the last minute, as in `yirangmq status`; `queue` null: of all. The page computes it from its own
+   * samples where the server sends no rates. */
+  rate(queue, metric) {
+    const rows = queue === null ? (this.isLarge ? [] : (this.status?.queues ?? [])) : [this.row(queue)];
+    const known = rows.filter((row) => row?.rates);
+    if (known.length === 0) return this.history.rate(queue, metric);
+    return known.reduce((sum, { rates }) => sum + rates[`${metric}PerSec`], 0);
   }
 
   row(queue) {
     return this.status?.queues.find((row) => row.queue === queue) ?? null;
   }
 
-  /** Whether `row` would have this queue, if there is one. */
+  /** Whether `row` knows if this queue exists. */
   knows(queue) {
     return !this.isLarge || (this.status.asked?.includes(queue) ?? false);
   }
 
-  /** There are so many queues that lists of them are asked for a page at a time. */
+  /** There are too many queues for one answer; lists are requested page by page. */
   get isLarge() {
     return (this.status?.all.queues ?? 0) > LARGE;
   }
@@ -111,13 +120,13 @@ class Live {
     return { ...status, queues: found.flatMap((one) => one.queues.filter((row) => row.exists)), asked };
   }
 
-  /** By the server's clock. */
+  /** Milliseconds, by the server's clock. */
   now() {
     return Date.now() + server.ahead;
   }
 
   get secondsSilent() {
-    return this.#heardAt === 0 ? null : (Date.now() - this.#heardAt) / 1000;
+    return this.#receivedAt === 0 ? null : (Date.now() - this.#receivedAt) / 1000;
   }
 
   get secondsLost() {
@@ -130,7 +139,7 @@ class Live {
     this.#timer = setTimeout(() => this.#round(), Math.max(0, milliseconds - since));
   }
 
-  /** The charts begin where the server's memory does. */
+  /** Fill the charts with the samples that the server has kept. */
   async #remember() {
     try {
       this.history.fill(await get("trends"));
@@ -147,9 +156,9 @@ class Live {
     try {
       const [status] = await Promise.all([this.#ask(), this.history.length === 0 ? this.#remember() : null]);
       this.#rest = Math.min(QUIET_MS, Math.max(SOONEST_MS, SHARE * (Date.now() - this.#askedAt)));
-      this.#took(status);
+      this.#received(status);
     } catch (error) {
-      this.#missed(error);
+      this.#failed(error);
     } finally {
       this.#isAsking = false;
       this.#plan(this.#pause());
@@ -163,13 +172,13 @@ class Live {
     return this.#stream?.isOpen ? QUIET_MS : TICK_MS;
   }
 
-  #took(status) {
+  #received(status) {
     const wasLost = this.phase !== "live";
     this.phase = "live";
     this.error = null;
     this.status = status;
     this.#failures = 0;
-    this.#heardAt = Date.now();
+    this.#receivedAt = Date.now();
     this.history.add(status.queues, this.now() / 1000, status.all);
     this.history.keep(status.queues);
     if (wasLost) this.#closeStream();
@@ -179,20 +188,20 @@ class Live {
         () => this.touch(),
         () => this.#plan(0),
       );
-    this.#tell();
+    this.#notify();
     for (const listener of [...this.#listeners]) listener(this);
   }
 
-  #missed(error) {
+  #failed(error) {
     if (!(error instanceof Refused)) throw error;
     if (this.phase !== "lost" && this.phase !== "refused") this.#lostAt = Date.now();
     this.phase = error.isLost || error.status >= 500 ? "lost" : "refused";
     this.error = error;
     this.#failures += 1;
-    this.#tell();
+    this.#notify();
   }
 
-  #tell() {
+  #notify() {
     for (const watcher of this.#watchers) watcher(this);
   }
 

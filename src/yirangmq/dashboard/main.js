@@ -1,4 +1,4 @@
-/* The frame around the pages: who the server is, whether it is there, where to go. */
+/* The frame around the pages: the server's name, the state of the connection, the navigation. */
 
 import { Refused, forgetPaths, has } from "./api.js";
 import { h, mark, put } from "./dom.js";
@@ -9,7 +9,7 @@ import { Router } from "./router.js";
 
 const BACK_MS = 4000;
 const OLD_SECONDS = 15;
-/* Numbers older than this are said to be old. */
+/* The age of the numbers is shown when they are older than this. */
 const $ = (id) => document.getElementById(id);
 
 const router = new Router(pages, $("content"), live);
@@ -26,7 +26,7 @@ function drawNav() {
   }
 }
 
-/** Pages of things that this server has. */
+/** Show the links of pages whose paths this server has. */
 async function revealNav() {
   for (const [page, node] of links) {
     if (!page.needs) continue;
@@ -40,7 +40,8 @@ async function revealNav() {
 
 router.changed = (page) => {
   for (const [other, node] of links) {
-    const isInside = page.route?.startsWith(other.route === "/" ? "/queues/" : `${other.route}/`);
+    const isQueue = page.route === "/publish" || page.route?.startsWith("/queues/");
+    const isInside = other.route === "/" ? isQueue : page.route?.startsWith(`${other.route}/`);
     mark(node, "aria-current", other === page || isInside ? "page" : null);
   }
 };
@@ -67,7 +68,7 @@ function showBanner() {
     banner.hidden = false;
     if (banner.dataset.why !== live.error.message) {
       banner.dataset.why = live.error.message;
-      const again = h("button", { type: "button", onclick: () => live.poke() }, isLost ? "Try now" : "Show a token");
+      const again = h("button", { type: "button", onclick: () => live.poke() }, isLost ? "Try now" : "Enter a token");
       banner.replaceChildren(
         h("span", { role: "alert" }, `${isLost ? "Connection lost" : "Refused"}: ${live.error.message}.`),
         h("span", { class: "since" }),
@@ -88,7 +89,7 @@ function showBanner() {
   }
 }
 
-/** What the links at the top say of the server. */
+/** Show or hide the links at the top, and their badges. */
 function showNav(status) {
   for (const [page, node] of links) {
     if (page.shows) node.hidden = !page.shows(status);
@@ -107,7 +108,7 @@ function show() {
   if (live.status !== null) showNav(live.status);
 }
 
-function hearKeys() {
+function listenForKeys() {
   document.addEventListener("keydown", (event) => {
     const isTyping = event.target.closest?.("input, textarea, select, [contenteditable]");
     if (event.key === "/" && !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey) {
@@ -126,7 +127,7 @@ function hearKeys() {
 }
 
 drawNav();
-hearKeys();
+listenForKeys();
 live.watch(show);
 setInterval(show, 1000);
 router.start();

@@ -1,4 +1,4 @@
-/* One message in a drawer: where it stands, what happened to it, what was sent. */
+/* One message in a drawer: its state, its history, its payload and header. */
 
 import { del, get, getBytes, path, post } from "./api.js";
 import { complain, confirm, note, open } from "./dialogs.js";
@@ -9,16 +9,16 @@ import { link, place } from "./router.js";
 import { DROPPABLE, REASONS, STATES } from "./states.js";
 
 const MOST_BYTES = 4 * 1024 * 1024;
-/* Of a payload that is shown without being asked for. */
+/* Larger payloads are loaded on request. */
 const OUTSIDE = ["messageId", "queue", "payload", "payloadBase64", "attributes", "type", "timestamp"];
 
-/** Open it; `changed()` when something was done to it. The address names it while it is open. */
+/** Open the drawer; `changed()` is called after a change of the message. The address has the id while it is open. */
 export function showMessage(view, queue, id, changed = () => {}) {
-  view.say({ message: id });
+  view.setQuery({ message: id });
   const shown = open(id, (close) => new Drawer(view, queue, id, close, changed).node, { kind: "drawer" });
   return shown.finally(() => {
     const { query } = place();
-    if (!view.signal.aborted && query.get("message") === id) view.say({ message: "" });
+    if (!view.signal.aborted && query.get("message") === id) view.setQuery({ message: "" });
   });
 }
 
@@ -66,7 +66,7 @@ class Drawer {
   }
 
   #payloadHint(story) {
-    if (story.message === null) return h("p", { class: "muted" }, "Of this message only the id is remembered.");
+    if (story.message === null) return h("p", { class: "muted" }, "The content of this message is no longer stored, only its id.");
     const button = h("button", { type: "button" }, `Load the payload, ${bytes(story.bytes)}`);
     button.addEventListener("click", () => this.#fetchPayload(button.parentNode));
     return button;
@@ -126,7 +126,7 @@ class Drawer {
     const all = Object.fromEntries(
       [["timestamp", sent.timestamp], ...given, ...attributes].map(([name, value]) => {
         const isOrigin = name === "causation" && typeof value?.queue === "string" && typeof value.messageId === "string";
-        return isOrigin ? ["made from", origin(value)] : [name, worded(value)];
+        return isOrigin ? ["derived from", origin(value)] : [name, textOf(value)];
       }),
     );
     return h("section", {}, h("h3", {}, "Header"), listed(all));
@@ -176,8 +176,8 @@ class Drawer {
     );
   }
 
-  async #move(verb, said) {
-    await this.#act(`${this.id} ${said}.`, () =>
+  async #move(verb, outcome) {
+    await this.#act(`${this.id} ${outcome}.`, () =>
       post(path`queues/${this.queue}/dead-letters/${verb}`, { ids: [this.id] }),
     );
   }
@@ -186,14 +186,14 @@ class Drawer {
     const held =
       this.story.state === "leased" ? ` ${this.story.consumerId} holds its lease, and its ack will fail.` : "";
     const text = `The message is dropped permanently.${held}`;
-    if (!(await confirm(`Delete ${this.id}?`, { text, yes: "Delete it", isDanger: true }))) return;
+    if (!(await confirm(`Delete ${this.id}?`, { text, yes: "Delete", isDanger: true }))) return;
     await this.#act(`${this.id} is deleted.`, () => del(this.where), true);
   }
 
-  async #act(said, work, isOver = false) {
+  async #act(text, work, isOver = false) {
     try {
       await work();
-      note(said);
+      note(text);
       this.view.live.touch();
       this.changed();
       if (isOver) this.close(null);
@@ -210,7 +210,7 @@ function origin({ queue, messageId, hook }) {
   return h("span", {}, h("a", { class: "mono", href }, messageId), ` of ${queue}${hook ? `, by the hook ${hook}` : ", sent again"}`);
 }
 
-function worded(value) {
+function textOf(value) {
   return typeof value === "string" ? value : JSON.stringify(value);
 }
 

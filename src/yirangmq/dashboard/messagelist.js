@@ -8,7 +8,7 @@ import { showMessage } from "./message.js";
 export const PER_PAGE = 50;
 const PREVIEW = 160;
 const TAIL = 8;
-/* Letters at the end of an id that are always seen: ids of one moment begin alike. */
+/* Characters at the end of an id that are always shown: ids of one moment begin alike. */
 
 /** `load(cursor)` gives `{messages, cursor}`; `columns` are names of `COLUMNS`; `isChosen`: rows can be ticked. */
 export class MessageList {
@@ -69,7 +69,7 @@ export class MessageList {
     return this.refresh();
   }
 
-  /** The same page again. Whoever asks while it loads gets one more load after it. */
+  /** Load the same page again. A call during a load causes one more load after it. */
   async refresh() {
     if (this.isLoading) {
       this.isStale = true;
@@ -143,8 +143,8 @@ export class MessageList {
     const update = (message) => {
       tick.checked = this.chosen.has(id);
       this.columns.forEach((column, index) => {
-        const { say, title, state } = COLUMNS[column];
-        put(cells[index], say(message, this.view.live.now()));
+        const { format, title, state } = COLUMNS[column];
+        put(cells[index], format(message, this.view.live.now()));
         if (title) mark(cells[index], "title", title(message));
         if (state) mark(cells[index], "data-reason", state(message));
       });
@@ -153,50 +153,50 @@ export class MessageList {
   }
 }
 
-/** What a row can say of a message. */
+/** The columns of a message. */
 const COLUMNS = {
   type: {
-    say: (message) => message.message?.type ?? "–",
+    format: (message) => message.message?.type ?? "–",
     kind: "cut",
     title: (message) => message.message?.type ?? null,
   },
-  priority: { say: (message) => message.priority ?? "–", kind: "number" },
-  attempt: { say: (message) => message.attempt, kind: "number" },
+  priority: { format: (message) => message.priority ?? "–", kind: "number" },
+  attempt: { format: (message) => message.attempt, kind: "number" },
   published: at("publishedAt"),
   due: at("dueAt"),
   done: at("changedAt"),
   "lease ends": at("dueAt"),
-  consumer: { say: (message) => message.consumerId ?? "–", kind: "cut" },
-  group: { say: (message) => message.message?.groupId ?? "–", kind: "cut" },
+  consumer: { format: (message) => message.consumerId ?? "–", kind: "cut" },
+  group: { format: (message) => message.message?.groupId ?? "–", kind: "cut" },
   reason: {
-    say: (message) => message.failure?.reasonCode ?? message.reasonCode ?? "–",
+    format: (message) => message.failure?.reasonCode ?? message.reasonCode ?? "–",
     kind: "reason",
     state: (message) => message.reasonCode,
   },
   failed: {
-    say: (message, now) => relative(message.failure?.failedAt ?? message.changedAt, now),
+    format: (message, now) => relative(message.failure?.failedAt ?? message.changedAt, now),
     kind: "nowrap",
     title: (message) => moment(message.failure?.failedAt ?? message.changedAt),
   },
-  "in words": {
-    say: (message) => message.failure?.reasonMessage || "–",
+  "reason text": {
+    format: (message) => message.failure?.reasonMessage || "–",
     kind: "cut whole",
     title: (message) => message.failure?.reasonMessage || null,
   },
-  size: { say: (message) => bytes(message.bytes), kind: "number nowrap" },
-  payload: { say: preview, kind: "cut whole mono" },
+  size: { format: (message) => bytes(message.bytes), kind: "number nowrap" },
+  payload: { format: preview, kind: "cut whole mono" },
 };
 
 function at(member) {
   return {
-    say: (message, now) => relative(message[member], now),
+    format: (message, now) => relative(message[member], now),
     kind: "nowrap",
     title: (message) => moment(message[member]),
   };
 }
 
 function preview({ message }) {
-  if (message === null) return "only the id is remembered";
+  if (message === null) return "content no longer stored";
   const text = "payloadBase64" in message ? readable(message.payloadBase64) : JSON.stringify(message.payload);
   return text.length > PREVIEW ? `${text.slice(0, PREVIEW)}…` : text;
 }
@@ -207,7 +207,7 @@ function readable(coded) {
   return text.replace(/[^\x20-\x7e]/g, "·");
 }
 
-/** Of a state, what is worth a column. */
+/** The columns of each state. */
 export const COLUMNS_OF = {
   draft: ["published", "size"],
   delayed: ["type", "priority", "attempt", "due", "size", "payload"],
@@ -215,7 +215,7 @@ export const COLUMNS_OF = {
   ready: ["type", "priority", "attempt", "published", "size", "payload"],
   claimed: ["type", "consumer", "attempt", "size", "payload"],
   leased: ["type", "consumer", "attempt", "lease ends", "size", "payload"],
-  dead: ["reason", "in words", "attempt", "failed", "type", "payload"],
-  parked: ["reason", "in words", "attempt", "failed", "type", "payload"],
+  dead: ["reason", "reason text", "attempt", "failed", "type", "payload"],
+  parked: ["reason", "reason text", "attempt", "failed", "type", "payload"],
   done: ["type", "attempt", "done", "size", "payload"],
 };

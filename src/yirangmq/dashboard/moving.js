@@ -18,7 +18,7 @@ export const MOVES = {
   },
   quarantine: {
     name: "Quarantine",
-    would: "would be parked: parked messages do not expire and move only by name",
+    would: "would be parked: parked messages do not expire, and change only by a command that names them",
     doing: "Quarantining",
     done: "quarantined",
   },
@@ -45,14 +45,14 @@ function without(values, name) {
   return Object.fromEntries(Object.entries(values).filter(([other]) => other !== name));
 }
 
-/** What would happen, and whether it shall: how many at most, or null. */
+/** Show the dry run and ask for a confirmation: the largest number to move, or null. */
 function askHowMany(queue, { name, would, isDanger }, { count: total, ids }) {
   return open(`${name}: dry run`, (close) => {
     if (total === 0) {
       return h(
         "div",
         {},
-        h("p", { class: "dry-run" }, "Nothing would move: no dead letter fits."),
+        h("p", { class: "dry-run" }, "No dead letter matches; nothing would change."),
         h(
           "div",
           { class: "buttons" },

@@ -1,4 +1,4 @@
-/* How far something long has come, with a way to stop it. */
+/* The progress of a long operation, with a button to stop it. */
 
 import { h, mark, put } from "./dom.js";
 import { count } from "./format.js";
@@ -9,14 +9,14 @@ export class Progress {
     this.done = 0;
     this.isOver = false;
     this.bar = h("progress", { max: Math.max(1, total), value: 0, "aria-label": title });
-    this.said = h("span", {});
+    this.text = h("span", {});
     const stop = h("button", { type: "button", onclick: () => (this.isOver = true) }, "Stop");
     this.dialog = h(
       "dialog",
       { class: "progress", "aria-label": title },
       h("h2", {}, title),
       this.bar,
-      h("div", { class: "bar-line" }, this.said, stop),
+      h("div", { class: "bar-line" }, this.text, stop),
     );
     this.dialog.addEventListener("cancel", (event) => {
       event.preventDefault();
@@ -30,7 +30,7 @@ export class Progress {
   add(more) {
     this.done += more;
     mark(this.bar, "value", this.done);
-    put(this.said, `${count(this.done)} of ${count(this.total)}`);
+    put(this.text, `${count(this.done)} of ${count(this.total)}`);
   }
 
   close() {

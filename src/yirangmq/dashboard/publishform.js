@@ -1,29 +1,29 @@
-/* Publishing one message. What the server refuses is said at the field that it names. */
+/* The form to publish one message. An error of the server is shown at its field. */
 
 import { path, post } from "./api.js";
 import { complain, note } from "./dialogs.js";
 import { h, mark, replace } from "./dom.js";
 import { Complaint, Editor } from "./editor.js";
 import { bytes } from "./format.js";
-import { mistake } from "./jsontext.js";
+import { indented, mistake } from "./jsontext.js";
 import { link } from "./router.js";
 
 const KINDS = { json: "JSON", text: "Text", file: "File" };
 const SAME = "same";
-/* The bytes of an earlier message as they are, where they are no text. */
+/* The unchanged bytes of an earlier message that is not text. */
 const FIELDS = [
   { name: "type", label: "Type", hint: "such as order.created" },
-  { name: "priority", label: "Priority", hint: "0 first; none is last", isNumber: true },
+  { name: "priority", label: "Priority", hint: "0 is first; empty is last", isNumber: true },
   { name: "delaySec", label: "Delay", hint: "seconds until it is ready", isNumber: true },
-  { name: "ttlSec", label: "Time to live", hint: "seconds; expires if it is not leased by then", isNumber: true },
-  { name: "groupId", label: "Group", hint: "one at a time, in order" },
-  { name: "targetConsumerId", label: "For consumer", hint: "only this one gets it" },
+  { name: "ttlSec", label: "Time to live", hint: "seconds; then an unleased message expires", isNumber: true },
+  { name: "groupId", label: "Group", hint: "messages of a group are delivered one at a time, in order" },
+  { name: "targetConsumerId", label: "For consumer", hint: "only this consumer can lease it" },
   { name: "messageId", label: "Id", hint: "generated if empty" },
-  { name: "deduplicationKey", label: "Deduplication key", hint: "a second one is not stored" },
+  { name: "deduplicationKey", label: "Deduplication key", hint: "a duplicate within the window is not stored" },
 ];
 
 export class PublishForm {
-  /** `queue` null: it is asked for. `earlier`: the form begins with that message, see `Earlier`; `sent(receipt)` is called
+  /** `queue` null: the form has a field for it. `earlier`: the message that fills the form, see `pages/send_again.js`; `sent(receipt)` is called
    * after a message was stored. */
   constructor(view, queue, { earlier = null, sent = () => {} } = {}) {
     Object.assign(this, { view, queue, earlier, sent });
@@ -56,7 +56,8 @@ export class PublishForm {
   }
 
   #fill({ kind, text, members, priority, attributes }) {
-    if (text !== null) this.editor.value = text;
+    if (text !== null) this.editor.value = kind === "json" ? indented(text) : text;
+    this.filled = this.editor.value;
     if (Object.keys(attributes).length > 0) this.attributes.value = JSON.stringify(attributes, null, 2);
     for (const name of ["type", "groupId", "targetConsumerId"]) this.node.elements[name].value = members[name] ?? "";
     this.node.elements.priority.value = priority ?? "";
@@ -125,18 +126,18 @@ export class PublishForm {
     );
   }
 
-  // -- what is wrong ---------------------------------------------------------------------------------------------
+  // -- errors ----------------------------------------------------------------------------------------------------
 
   #clear(name) {
     const { input, complaint } = this.fields.get(name);
-    complaint.say(null);
+    complaint.show(null);
     if (input instanceof Editor) input.blame(null);
     else mark(input, "aria-invalid", null);
   }
 
   #blame(name, text, place = null) {
     const { input, complaint } = this.fields.get(name);
-    complaint.say(text);
+    complaint.show(text);
     if (input instanceof Editor) input.blame(place, complaint.id);
     else {
       mark(input, "aria-invalid", "true");
@@ -162,7 +163,7 @@ export class PublishForm {
     else this.#blame(name, error.message);
   }
 
-  // -- what is sent ----------------------------------------------------------------------------------------------
+  // -- sending ---------------------------------------------------------------------------------------------------
 
   async #submit(event) {
     event.preventDefault();
@@ -254,7 +255,8 @@ export class PublishForm {
       this.file.focus();
       return null;
     }
-    const text = this.editor.value;
+    const isUnchanged = this.earlier !== null && this.editor.value === this.filled;
+    const text = isUnchanged ? this.earlier.text : this.editor.value;
     if (this.kind === "text") return coded(new TextEncoder().encode(text), contentType ?? "text/plain; charset=utf-8");
     const wrong = mistake(text);
     if (wrong === null) return { more: {}, text: `"payload":${text}` };

@@ -10,7 +10,7 @@ import { DROPPABLE, STATES } from "./states.js";
 const PER_STEP = 500;
 const WAITING = ["ready", "delayed", "held"];
 
-/** Ask what, ask for the name of the queue, do it. */
+/** Ask for the state and for the name of the queue, then purge. */
 export async function purge(view, queue, counts) {
   const chosen = await askState(queue, counts);
   if (chosen === null) return;
@@ -35,7 +35,7 @@ export async function purge(view, queue, counts) {
 function askState(queue, counts) {
   const states = DROPPABLE.filter((state) => counts[state] > 0);
   return open(`Purge ${queue}`, (close) => {
-    if (states.length === 0) return h("p", {}, "There is nothing to drop: only messages that are done.");
+    if (states.length === 0) return h("p", {}, "No message can be dropped: all are done.");
     const choices = states.map((state, index) =>
       h(
         "label",
@@ -44,7 +44,7 @@ function askState(queue, counts) {
         h("span", {}, h("b", {}, `${count(counts[state])} ${state}`), h("small", { class: "muted" }, STATES[state])),
       ),
     );
-    const agree = h("button", { class: "danger", disabled: true }, "Drop them");
+    const agree = h("button", { class: "danger", disabled: true }, "Purge");
     const word = h("input", {
       type: "text",
       autocomplete: "off",

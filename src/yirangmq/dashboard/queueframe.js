@@ -1,4 +1,4 @@
-/* What every page of one queue has above it: its name, its counts, what can be done with it, and its tabs. */
+/* The head of every page of a queue: its name, its counts, its buttons and its tabs. */
 
 import { Refused, del, get, path, post } from "./api.js";
 import { consumerBadge, consumersLine, lacksConsumer } from "./consumersof.js";
@@ -12,14 +12,14 @@ import { KEPT, STATES } from "./states.js";
 const CONSUMERS_MS = 3000;
 const ALWAYS = ["delayed", "ready", "leased", "dead", "parked", "done"];
 
-/** Draw it into the view; `body` is the place below it. `told(row)` is called with the queue after every change,
- * `chosen()` says which state the page shows. */
+/** Draw it into the view; `body` is the place below it. `onRow(row)` is called with the queue after every change,
+ * `chosen()` returns the state that the page shows. */
 export class QueueFrame {
-  constructor(view, page, { told = () => {}, chosen = () => null } = {}) {
+  constructor(view, page, { onRow = () => {}, chosen = () => null } = {}) {
     this.view = view;
     this.chosen = chosen;
     this.queue = view.values.queue;
-    this.told = told;
+    this.onRow = onRow;
     this.row = null;
     this.isAsking = false;
     this.isGoing = false;
@@ -73,7 +73,7 @@ export class QueueFrame {
     this.tabCounts = new Map();
     return h(
       "nav",
-      { class: "tabs", "aria-label": "Of this queue" },
+      { class: "tabs", "aria-label": "Pages of this queue" },
       tabs.map((other) => {
         const number = h("span", { class: "tab-count" });
         this.tabCounts.set(other.tab.counts ?? "", number);
@@ -97,10 +97,10 @@ export class QueueFrame {
       this.isAsking = false;
     }
     this.#show();
-    this.told(this.row);
+    this.onRow(this.row);
   }
 
-  /** The names of those that report; a token may not show them. */
+  /** The consumers that report; a token may not allow this list. */
   async #askConsumers() {
     if (performance.now() - this.reportedAt < CONSUMERS_MS) return;
     this.reportedAt = performance.now();
@@ -205,12 +205,12 @@ export class QueueFrame {
   }
 
   async #pause() {
-    const wish = this.row.paused ? "resume" : "pause";
+    const verb = this.row.paused ? "resume" : "pause";
     try {
-      await post(path`queues/${this.queue}/${wish}`);
+      await post(path`queues/${this.queue}/${verb}`);
       note(
-        wish === "pause"
-          ? `${this.queue} is paused: no message is leased. Publishing goes on.`
+        verb === "pause"
+          ? `${this.queue} is paused: no message is leased. Publishing continues.`
           : `${this.queue} is resumed.`,
       );
       this.view.live.poke();
@@ -222,12 +222,12 @@ export class QueueFrame {
   async #delete() {
     const { counts } = this.row;
     const all = KEPT.reduce((sum, state) => sum + (counts[state] ?? 0), 0);
-    const text = `All ${plural(all, "message")} of ${this.queue} go with it, and its policy. This cannot be undone.`;
-    if (!(await confirm("Delete this queue?", { text, yes: "Delete it", typed: this.queue, isDanger: true }))) return;
+    const text = `The ${plural(all, "message")} of ${this.queue} and its policy are deleted. This cannot be undone.`;
+    if (!(await confirm("Delete this queue?", { text, yes: "Delete", typed: this.queue, isDanger: true }))) return;
     this.isGoing = true;
     try {
       const { deleted } = await del(path`queues/${this.queue}`, { patience: 0 });
-      note(`${this.queue} is deleted, and ${plural(deleted, "message")} with it.`);
+      note(`${this.queue} and ${plural(deleted, "message")} are deleted.`);
       location.hash = "#/";
       this.view.live.poke();
     } catch (error) {

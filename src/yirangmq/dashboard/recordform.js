@@ -1,4 +1,4 @@
-/* Publishing one record. What the server refuses is said at the field that it names. */
+/* The form to publish one record. An error of the server is shown at its field. */
 
 import { path, post } from "./api.js";
 import { complain } from "./dialogs.js";
@@ -35,17 +35,17 @@ export class RecordForm {
   }
 
   #field(name, label, hint, node, tag) {
-    const said = [h("span", { class: "field-head" }, label), node, h("span", { class: "hint" }, hint)];
-    return h(tag, { class: "field", "data-field": name }, said, this.complaints[name].node);
+    const parts = [h("span", { class: "field-head" }, label), node, h("span", { class: "hint" }, hint)];
+    return h(tag, { class: "field", "data-field": name }, parts, this.complaints[name].node);
   }
 
   #clear() {
-    for (const complaint of Object.values(this.complaints)) complaint.say(null);
+    for (const complaint of Object.values(this.complaints)) complaint.show(null);
     for (const input of [this.key, this.headers]) mark(input, "aria-invalid", null);
   }
 
   #blame(name, text) {
-    this.complaints[name].say(text);
+    this.complaints[name].show(text);
     const input = { payload: this.payload.area, key: this.key, headers: this.headers }[name];
     if (name !== "payload") mark(input, "aria-invalid", "true");
     input.focus();

@@ -3,7 +3,7 @@
  * A page is a module in pages/ that exports
  *   route     "/queues/{queue}/policy": names and values
  *   title     (values) => text
- *   mount     (view) => anything; view: {root, values, query, signal, live, pages, say}. `signal` aborts when the page
+ *   mount     (view) => anything; view: {root, values, query, signal, live, pages, setQuery}. `signal` aborts when the page
  *             is left. What has a method `turn(query)` is kept when only the query changes
  *   nav       {label, order}: a link at the top; optional
  *   tab       {label, order}: a tab of a queue's page; optional
@@ -51,7 +51,7 @@ export class Router {
       signal: this.#leaving.signal,
       live: this.live,
       pages: this.pages,
-      say: sayQuery,
+      setQuery,
     });
     if (isMove) {
       scrollTo(0, 0);
@@ -97,8 +97,8 @@ export function link(...parts) {
   return `#/${parts.map(encodeURIComponent).join("/")}`;
 }
 
-/** Keep what was chosen in the address, so that it can be sent to somebody; the page stays as it is. */
-function sayQuery(given) {
+/** Change the query of the address without leaving the page, so that the address can be shared. */
+function setQuery(given) {
   const { path, query } = place();
   for (const [name, value] of Object.entries(given)) {
     if (value === null || value === undefined || value === "") query.delete(name);
@@ -109,13 +109,13 @@ function sayQuery(given) {
 }
 
 const LOST = {
-  title: () => "Nothing here",
+  title: () => "Not found",
   mount(view) {
     view.root.append(
       h(
         "div",
         { class: "empty" },
-        h("h1", {}, "There is no such page"),
+        h("h1", {}, "This page does not exist"),
         h("p", {}, h("a", { href: "#/" }, "Go to the overview")),
       ),
     );

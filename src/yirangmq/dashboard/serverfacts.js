@@ -1,4 +1,4 @@
-/* Who the server is, and whether it is well. */
+/* Facts of the server, and its health. */
 
 import { Refused, get } from "./api.js";
 import { h, mark, put, replace } from "./dom.js";
@@ -10,7 +10,7 @@ const HEALTH_MS = 10_000;
 export function facts() {
   const node = h("dl", { class: "facts" });
   const show = (status) => {
-    const told = {
+    const facts = {
       version: status.server?.replace("yirangmq ", ""),
       node: status.node,
       store: status.store,
@@ -18,7 +18,7 @@ export function facts() {
       uptime: status.uptimeSec === undefined ? undefined : span(Math.floor(status.uptimeSec)),
       connections: status.connections,
     };
-    const given = Object.entries(told).filter(([, value]) => value !== undefined && value !== "");
+    const given = Object.entries(facts).filter(([, value]) => value !== undefined && value !== "");
     if (node.children.length !== given.length) {
       replace(
         node,
@@ -30,7 +30,7 @@ export function facts() {
   return { node, show };
 }
 
-/** Why it is not well, hidden as long as it is; asked for until `signal` aborts. */
+/** The reasons why the server is unhealthy, hidden while it is healthy; requested until `signal` aborts. */
 export function health(signal) {
   const node = h("div", { class: "health", hidden: true });
   watch(node, signal);
@@ -51,6 +51,6 @@ async function watch(node, signal) {
 function showHealth(node, { status, reasons }) {
   node.hidden = status === "ok";
   mark(node, "data-kind", status);
-  const said = status === "fail" ? "The server fails: " : "Degraded: ";
-  replace(node, h("b", {}, said), reasons.map((reason) => reason.text).join("; "));
+  const title = status === "fail" ? "The server is failing: " : "The server is degraded: ";
+  replace(node, h("b", {}, title), reasons.map((reason) => reason.text).join("; "));
 }

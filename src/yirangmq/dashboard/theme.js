@@ -1,11 +1,11 @@
-/* Light, dark, or as the system has it. Runs before anything is drawn, so that nothing flashes. */
+/* Light, dark, or as in the system. Runs before the first draw, so that the colours do not flash. */
 
 "use strict";
 
 {
   const KEY = "yirangmq.theme";
   const NEXT = { auto: "light", light: "dark", dark: "auto" };
-  const SAID = { auto: "as the system has them", light: "light", dark: "dark" };
+  const NAMES = { auto: "as in the system", light: "light", dark: "dark" };
 
   const read = () => {
     const kept = localStorage.getItem(KEY);
@@ -17,8 +17,8 @@
     else document.documentElement.dataset.theme = theme;
     const button = document.getElementById("theme");
     if (button !== null) {
-      button.setAttribute("aria-label", `Colours: ${SAID[theme]}`);
-      button.title = `Colours: ${SAID[theme]}`;
+      button.setAttribute("aria-label", `Colours: ${NAMES[theme]}`);
+      button.title = `Colours: ${NAMES[theme]}`;
     }
   };
 

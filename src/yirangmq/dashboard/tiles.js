@@ -1,4 +1,4 @@
-/* Numbers of the whole server, each with the way it came. */
+/* Totals of all queues, each with a line of the last minutes. */
 
 import { Sparkline } from "./charts.js";
 import { h, put } from "./dom.js";
@@ -11,12 +11,12 @@ const COUNTED = [
   { name: "Dead letters", kind: "dead", of: (all) => all.dead },
 ];
 const RATED = [
-  { name: "In /s", kind: "in", metric: "published" },
-  { name: "Out /s", kind: "out", metric: "acked" },
-  { name: "Failures /s", kind: "fail", metric: "failed" },
+  { name: "In/s", kind: "in", metric: "published" },
+  { name: "Out/s", kind: "out", metric: "acked" },
+  { name: "Failed/s", kind: "fail", metric: "failed" },
 ];
 
-/** What all queues are together: `{node, show(live)}` each. */
+/** The tiles: `{node, show(live)}` each. */
 export function tiles(seconds) {
   return [...COUNTED.map((one) => counted(one, seconds)), ...RATED.map((one) => rated(one, seconds))];
 }
@@ -33,7 +33,7 @@ function counted({ name, kind, of }, seconds) {
 
 function rated({ name, kind, metric }, seconds) {
   const { node, show } = tile(name, kind, seconds);
-  return { node, show: ({ history }) => show(rate(history.rate(null, metric)), history.rates(null, metric, seconds)) };
+  return { node, show: (live) => show(rate(live.rate(null, metric)), live.history.rates(null, metric, seconds)) };
 }
 
 function tile(name, kind, seconds) {

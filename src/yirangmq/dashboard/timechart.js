@@ -10,7 +10,7 @@ const TICK = 4;
 const GAP = 5;
 const DAY_SECONDS = 86_400;
 const BAD = ["fail", "dead"];
-/* Lines that are dashed, so that they do not differ from others by their colour alone. */
+/* These lines are dashed, so that colour is not the only difference. */
 const WHOLE = powers([1, 2, 5], 0);
 const PARTS = powers([1, 2, 5], -2);
 const SPANS = [
@@ -20,7 +20,7 @@ const SPANS = [
 /* The steps of an axis: of counts, of rates, of seconds. */
 const STEPS = { count: WHOLE, rate: PARTS, span: SPANS };
 
-/** `lines`: `[{name, kind, column, say, mean}]`; `say` formats a number. Without a cursor the legend has the latest numbers or,
+/** `lines`: `[{name, kind, column, format, mean}]`; `format` makes a text of a number. Without a cursor the legend has the latest numbers or,
  * of lines with `mean`, the result of that function of the group. `unit` is the label of the axis; `steps` is "count", "rate" or
  * "span". The charts of a `group` share the cursor and the zoom. */
 export class TimeChart {
@@ -39,7 +39,7 @@ export class TimeChart {
       "aria-describedby": group.help.id,
     });
     const name = h("span", { class: "chart-title" }, title);
-    this.node = h("figure", { class: "chart panel" }, h("figcaption", {}, name, this.#legend(), this.moment), this.place);
+    this.node = h("figure", { class: "chart panel" }, h("figcaption", {}, name, this.moment, h("span", { class: "legends" }, this.#legend())), this.place);
     this.probes = new Map();
     this.steps = STEPS[steps];
     this.place.addEventListener("keydown", (event) => group.press(event, this));
@@ -90,13 +90,13 @@ export class TimeChart {
     this.read();
   }
 
-  // -- as uPlot wants it -----------------------------------------------------------------------------------------
+  // -- options of uPlot ------------------------------------------------------------------------------------------
 
   #options(width) {
     const axis = { stroke: () => this.#colour("--muted"), font: FONT, labelFont: FONT, labelSize: 16, gap: GAP };
     const grid = { stroke: () => this.#colour("--line"), width: 1 };
     const ticks = { stroke: () => this.#colour("--line-strong"), width: 1, size: TICK };
-    const [{ say }] = this.lines;
+    const [{ format }] = this.lines;
     return {
       width,
       height: HEIGHT,
@@ -119,7 +119,7 @@ export class TimeChart {
           space: 28,
           incrs: this.steps,
           label: this.unit,
-          values: (plot, splits) => splits.map(say),
+          values: (plot, splits) => splits.map(format),
           size: (plot, texts) => widest(plot, texts) + TICK + 2 * GAP,
         },
       ],
@@ -177,14 +177,14 @@ export class TimeChart {
     if (this.series === null) return;
     const index = this.plot?.cursor.idx ?? null;
     const shown = index ?? this.series.at.length - 1;
-    const said = this.lines.map((line) => {
+    const texts = this.lines.map((line) => {
       const value = (index === null && line.mean ? line.mean(this.group) : this.series[line.column][shown]) ?? null;
-      put(line.value, value === null ? "–" : line.say(value));
+      put(line.value, value === null ? "–" : line.format(value));
       return `${line.name} ${line.value.textContent}`.trim();
     });
     const at = index === null ? null : new Date(this.series.at[index] * 1000);
     put(this.moment, at === null ? this.rest : this.group.isLong ? moment(at).slice(5) : clock(at));
-    this.words = `${this.title}: ${said.join(", ")} ${this.unit}`;
+    this.words = `${this.title}: ${texts.join(", ")} ${this.unit}`;
     mark(this.place, "aria-label", this.words);
   }
 

@@ -1,4 +1,4 @@
-/* The latest records of a topic, the newest on top; it follows the feed and can be held still. */
+/* The latest records of a topic, the newest on top; it follows the feed and can be paused. */
 
 import { path, withQuery } from "./api.js";
 import { h, mark, put } from "./dom.js";
@@ -6,10 +6,10 @@ import { follow } from "./events.js";
 import { bytes, clock, count, plural } from "./format.js";
 
 const KEPT = 200;
-/* Rows; older ones make room. */
+/* Rows; the oldest are removed. */
 const PREVIEW = 160;
 const WHOLE = 20_000;
-/* Characters of a payload that are shown; the rest is for programs. */
+/* Characters of a payload that are shown. */
 const DRAW_MS = 200;
 
 export class Tail {
@@ -18,10 +18,12 @@ export class Tail {
     this.signal = signal;
     this.waiting = [];
     this.isHeld = false;
+    this.newer = 0;
+    /* Records since the list was drawn; those above KEPT are not kept. */
     this.timer = 0;
     this.body = h("tbody", {});
     this.note = h("span", { class: "muted", role: "status" });
-    this.hold = h("button", { type: "button", class: "small", "aria-pressed": "false", onclick: () => this.#turn() }, "Hold");
+    this.hold = h("button", { type: "button", class: "small", "aria-pressed": "false", onclick: () => this.#turn() }, "Pause list");
     this.empty = h("p", { class: "muted" }, "Records appear here as they are published.");
     const head = ["sequence", "in topic", "time", "key", "payload"].map((name, index) =>
       h("th", { scope: "col", class: index < 2 ? "number" : "" }, name),
@@ -36,21 +38,22 @@ export class Tail {
     );
   }
 
-  say(text) {
+  explain(text) {
     put(this.empty, text);
   }
 
   /** From this sequence on, until the page is left. */
   follow(fromSeq) {
     const where = withQuery(path`topics/${this.topic}/events`, { fromSeq });
-    const stream = follow(where, (data) => this.#hear(data), () => {});
+    const stream = follow(where, (data) => this.#add(data), () => {});
     this.signal.addEventListener("abort", () => stream.close());
   }
 
-  #hear(data) {
+  #add(data) {
     const record = JSON.parse(data);
     if (record.sequence === undefined) return;
     this.waiting.push({ ...record, text: payloadText(record, data) });
+    this.newer += 1;
     if (this.waiting.length > KEPT) this.waiting.shift();
     this.timer ||= setTimeout(() => this.#draw(), this.body.firstChild === null ? 0 : DRAW_MS);
   }
@@ -58,14 +61,15 @@ export class Tail {
   #turn() {
     this.isHeld = !this.isHeld;
     mark(this.hold, "aria-pressed", String(this.isHeld));
-    put(this.hold, this.isHeld ? "Go on" : "Hold");
+    put(this.hold, this.isHeld ? "Resume list" : "Pause list");
     this.#draw();
   }
 
   #draw() {
     this.timer = 0;
-    put(this.note, this.isHeld && this.waiting.length ? `${plural(this.waiting.length, "record")} waiting` : "");
+    put(this.note, this.isHeld && this.newer > 0 ? `${plural(this.newer, "newer record")} not shown` : "");
     if (this.isHeld || this.waiting.length === 0) return;
+    this.newer = 0;
     this.body.prepend(...this.waiting.splice(0).reverse().map(row));
     while (this.body.children.length > KEPT) this.body.lastChild.remove();
     this.table.hidden = false;
@@ -103,14 +107,14 @@ function content(record) {
   );
 }
 
-/** JSON with the very digits it was written in; other bytes as text where they are some, else how many there are. */
+/** JSON with its digits unchanged; other bytes as text, or in base64 if they are not text. */
 function payloadText(record, data) {
   if (record.payloadBase64 === undefined) return lastMember(data, "payload");
   const raw = Uint8Array.from(atob(record.payloadBase64), (letter) => letter.charCodeAt(0));
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(raw);
   } catch {
-    return `${bytes(raw.length)} that are no text: ${record.payloadBase64}`;
+    return `${bytes(raw.length)} of binary data: ${record.payloadBase64}`;
   }
 }
 

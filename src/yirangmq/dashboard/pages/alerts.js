@@ -42,7 +42,7 @@ const RULES = [
   { name: "state", of: (row) => (row.enabled ? "on" : "off"), kind: (row) => (row.enabled ? "good" : "") },
   { name: "limit", of: (row) => limitOf(row) },
   { name: "level", of: (row) => row.level },
-  { name: "what", isLong: true, of: (row) => coded(row.about) },
+  { name: "open while", isLong: true, of: (row) => coded(row.about) },
 ];
 
 const SINGULAR = { seconds: "second", messages: "message", clients: "client", switches: "switch" };
@@ -54,7 +54,7 @@ function limitOf({ limit, unit }) {
   return [decimal(limit), limit === 1 ? (SINGULAR[noun] ?? noun) : noun, ...rest].join(" ");
 }
 
-/** What stands between backticks is code. */
+/** Text between backticks is code. */
 function coded(text) {
   return h("span", {}, text.split("`").map((part, place) => (place % 2 ? h("code", {}, part) : part)));
 }
@@ -106,7 +106,7 @@ class AlertsPage {
   #columns() {
     const care = (row) =>
       row.acknowledgedAt === null
-        ? h("button", { type: "button", class: "small", "data-ack": row.id, onclick: () => this.#care(row) }, "Acknowledge")
+        ? h("button", { type: "button", class: "small", "data-ack": row.id, "aria-label": `Acknowledge: ${row.text}`, onclick: () => this.#care(row) }, "Acknowledge")
         : "";
     const state = { name: "state", of: (row) => (row.withheld ? `${row.state}, not sent yet` : row.state) };
     return [WHAT, LEVEL, state, ABOUT, SINCE, CARED, { name: "", of: care }];
@@ -145,10 +145,10 @@ class AlertsPage {
   }
 
   async #care(row) {
-    const said = await askName(row);
-    if (said === null) return;
+    const answer = await askName(row);
+    if (answer === null) return;
     try {
-      await post(path`alerts/${row.id}/ack`, said);
+      await post(path`alerts/${row.id}/ack`, answer);
       note(`Acknowledged: ${row.text}`);
       this.view.live.touch();
       await this.#ask();

@@ -7,9 +7,10 @@ import { bytes, count, moment, span } from "../format.js";
 import { link } from "../router.js";
 
 const EVERY_MS = 1000;
-const WISHES = { pause: "lease nothing more", resume: "go on", drain: "finish the messages in process, then stop" };
+const WISHES = { pause: "lease nothing more", resume: "lease messages again", drain: "finish the messages in process, then stop" };
 const COLUMNS = ["state", "queues", "in process", "done", "failed", "lost", "last report", "running since"];
 const NUMBERS = ["in process", "done", "failed", "lost"];
+const CONNECTION_COLUMNS = ["client", "from", "connected", "subscriptions", "waiting", "buffered"];
 
 export default {
   route: "/consumers",
@@ -90,7 +91,7 @@ class ConsumersPage {
           title: `Ask it to ${about}`,
           onclick: () => this.#wish(id, wish),
         },
-        wish,
+        `${wish[0].toUpperCase()}${wish.slice(1)}`,
       ),
     );
     const node = h(
@@ -147,7 +148,7 @@ class ConsumersPage {
 
   #showConnections(found) {
     if (this.connections === undefined) {
-      const head = ["client", "from", "connected", "subscriptions", "waiting", "held"];
+      const head = CONNECTION_COLUMNS;
       const body = h("tbody", {});
       this.connections = new Rows(body, () => connectionRow());
       replace(
@@ -179,8 +180,8 @@ function cannot(card, wish) {
 }
 
 function showQueues(node, queues) {
-  if (node.dataset.said === queues.join()) return;
-  node.dataset.said = queues.join();
+  if (node.dataset.queues === queues.join()) return;
+  node.dataset.queues = queues.join();
   replace(
     node,
     queues.map((queue, index) => [index ? ", " : "", h("a", { href: link("queues", queue) }, queue)]),
@@ -188,14 +189,14 @@ function showQueues(node, queues) {
 }
 
 function connectionRow() {
-  const cells = ["client", "from", "connected", "subscriptions", "waiting", "held"].map((label) =>
+  const cells = CONNECTION_COLUMNS.map((label) =>
     h("td", { "data-label": label }),
   );
   return {
     node: h("tr", {}, cells),
     update(one) {
       const subscribed = (one.subscriptions ?? []).map((each) => `${each.queue} (${each.consumerId})`).join(", ");
-      const said = [
+      const texts = [
         one.client || "–",
         one.peer,
         span(Math.floor(one.connectedSec)),
@@ -203,7 +204,7 @@ function connectionRow() {
         one.waiting ?? "–",
         bytes(one.bytesHeld ?? 0),
       ];
-      said.forEach((text, index) => put(cells[index], text));
+      texts.forEach((text, index) => put(cells[index], text));
     },
   };
 }

@@ -44,7 +44,7 @@ class DeadLetters {
     this.box = new FilterBox(this.filter, EXAMPLE, (text) => this.choose(text, this.state));
     this.kinds = h(
       "span",
-      { class: "choices", role: "group", "aria-label": "Which" },
+      { class: "choices", role: "group", "aria-label": "State" },
       Object.entries(KINDS).map(([kind, label]) =>
         h(
           "button",
@@ -73,7 +73,7 @@ class DeadLetters {
       canChoose: true,
       changed: () => this.#nameMoves(),
     });
-    this.frame = new QueueFrame(view, page, { told: (row) => this.#told(row), chosen: () => this.state });
+    this.frame = new QueueFrame(view, page, { onRow: (row) => this.#onRow(row), chosen: () => this.state });
     this.frame.body.append(
       this.summary,
       this.charts,
@@ -100,7 +100,7 @@ class DeadLetters {
   choose(filter, state) {
     this.filter = filter;
     this.state = state;
-    this.view.say({ filter, state: state === "dead" ? "" : state });
+    this.view.setQuery({ filter, state: state === "dead" ? "" : state });
     this.#markKind();
     this.frame.turn();
     this.list.begin();
@@ -121,13 +121,13 @@ class DeadLetters {
 
   #nameMoves() {
     const chosen = this.list?.chosen.size ?? 0;
-    const what = chosen > 0 ? `${count(chosen)} chosen` : this.filter ? "all that fit" : "all";
+    const what = chosen > 0 ? `${count(chosen)} chosen` : this.filter ? "all that match" : "all";
     for (const { name, button } of this.moves) put(button, `${name} ${what}…`);
   }
 
-  // -- what there is ---------------------------------------------------------------------------------------------
+  // -- the numbers ----------------------------------------------------------------------------------------------
 
-  #told(row) {
+  #onRow(row) {
     const seen = row === null ? "" : `${row.counts.dead} ${row.counts.parked} ${row.totals.redriven}`;
     if (seen === this.seen || Date.now() - this.askedAt < LEAST_BETWEEN_MS) return;
     const isFirst = this.seen === null;
@@ -184,12 +184,12 @@ class DeadLetters {
   }
 
   #nothing() {
-    if (this.filter) return h("p", {}, "No dead letter fits the filter.");
+    if (this.filter) return h("p", {}, "No dead letter matches the filter.");
     return this.state === "parked"
       ? h("p", {}, "No parked messages.")
       : [
           h("h3", {}, "No dead letters"),
-          h("p", {}, "A message that fails more often than the policy allows comes here, with the reason."),
+          h("p", {}, "A message becomes a dead letter when it fails more often than the policy allows."),
         ];
   }
 

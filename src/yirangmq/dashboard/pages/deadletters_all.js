@@ -1,4 +1,4 @@
-/* Dead letters of every queue: where they are, why they failed, how they grew. */
+/* Dead letters of all queues: their number, reasons and growth. */
 
 import { Refused, get, path, withQuery } from "../api.js";
 import { ChartGroup, DEAD } from "../chartgroup.js";
@@ -13,13 +13,11 @@ import { samplesOf } from "../timeseries.js";
 const EVERY_MS = 5000;
 const SHOWN = 50;
 /* Queues in the table, those with the most dead letters. */
-const EXPLAINED = 20;
-/* Of so many the reasons are counted, */
 const MOST_COUNTED = 50_000;
-/* unless one has more dead letters than that: counting reads each of them. */
+/* The reasons of a queue are counted if it has at most this many dead letters: counting reads each of them. */
 const FEWEST = { minutes: 0, hour: 20, day: 4 };
-/* Slots that a range must have before its first one says how many there were: a slot has the highest number in it. Until
- * then the range before it, with shorter slots, reaches back as far. */
+/* Slots that a range must have before its first slot is used: a slot has the highest number of its time. Until then the
+ * shorter range reaches back as far. */
 const DAY_SECONDS = 86_400;
 const GROWTH_MS = 60_000;
 
@@ -49,7 +47,7 @@ class AllDeadLetters {
       "div",
       { class: "empty", hidden: true },
       h("h3", {}, "No dead letters"),
-      h("p", {}, "A message that fails more often than the policy of its queue allows comes here, with the reason."),
+      h("p", {}, "A message becomes a dead letter when it fails more often than the policy of its queue allows."),
     );
     view.root.append(h("h1", {}, "Dead letters"), this.summary, this.table.node, this.empty, this.parts, this.uncounted, this.charts.node);
     view.live.listen(() => this.charts.show(), view.signal);
@@ -68,9 +66,9 @@ class AllDeadLetters {
       { name: "last hour", isNumber: true, of: (row) => grown(row, "hour") },
       { name: "last day", isNumber: true, of: (row) => grown(row, "day") },
       { name: "parked", isNumber: true, of: (row) => count(row.parked) },
-      { name: "most frequent reason", of: (row) => reason(stats(row)) },
-      { name: "oldest", of: (row) => relative(stats(row)?.oldest, this.view.live.now()) },
-      { name: "latest", of: (row) => relative(stats(row)?.newest, this.view.live.now()) },
+      { name: "most frequent reason", isLong: true, of: (row) => reason(stats(row)) },
+      { name: "oldest", isNumber: true, of: (row) => relative(stats(row)?.oldest, this.view.live.now()) },
+      { name: "latest", isNumber: true, of: (row) => relative(stats(row)?.newest, this.view.live.now()) },
     ];
   }
 
@@ -82,7 +80,7 @@ class AllDeadLetters {
         const { queues, all } = await get(withQuery("queues", query), { signal });
         const rows = queues.filter((row) => row.dead > 0 || row.parked > 0);
         this.#show(rows, all);
-        for (const row of rows.slice(0, EXPLAINED)) await this.#tryToExplain(row);
+        for (const row of rows) await this.#tryToCount(row);
         this.#show(rows, all);
       } catch (error) {
         if (!(error instanceof Refused) && error.name !== "AbortError") throw error;
@@ -91,18 +89,18 @@ class AllDeadLetters {
     }
   }
 
-  /** A token may list a queue and not be allowed to look at its messages; the others are explained all the same. */
-  async #tryToExplain(row) {
+  /** A token may list a queue without the right to read its messages; the other queues are still counted. */
+  async #tryToCount(row) {
     try {
-      await this.#explain(row);
+      await this.#countReasons(row);
     } catch (error) {
       if (!(error instanceof Refused) || error.isLost) throw error;
       this.known.set(row.queue, { dead: row.dead, stats: null });
     }
   }
 
-  /** Ask why, where the number is another one than at the last time. */
-  async #explain({ queue, dead }) {
+  /** Request the reasons of a queue if the number of its dead letters has changed. */
+  async #countReasons({ queue, dead }) {
     const { signal } = this.view;
     const known = this.known.get(queue);
     if (known?.dead !== dead && dead <= MOST_COUNTED) {
@@ -131,9 +129,9 @@ class AllDeadLetters {
     this.table.show(rows, (row) => row.queue);
     this.empty.hidden = rows.length > 0;
     this.parts.hidden = found.length === 0;
-    const many = rows.filter((row) => row.dead > MOST_COUNTED).map((row) => row.queue);
-    this.uncounted.hidden = many.length === 0 && rows.length <= EXPLAINED;
-    put(this.uncounted, `Reasons are counted for the first ${EXPLAINED} queues with at most ${count(MOST_COUNTED)} dead letters each.`);
+    const many = rows.filter((row) => row.dead > MOST_COUNTED);
+    this.uncounted.hidden = many.length === 0;
+    put(this.uncounted, `Reasons are counted for queues with at most ${count(MOST_COUNTED)} dead letters.`);
     this.bars.draw(sums(found.map((stats) => stats.byReason)).map(([name, total]) => [name, total, REASONS[name] ?? ""]));
     this.days.draw(daysOf(found), new Date(now).toISOString().slice(0, 10));
   }

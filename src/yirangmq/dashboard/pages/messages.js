@@ -1,4 +1,4 @@
-/* A queue's first page: how it moves, and its messages state by state. */
+/* The main page of a queue: its charts, and its messages by state. */
 
 import { get, path, withQuery } from "../api.js";
 import { AGE, ChartGroup, DEPTH, RATES } from "../chartgroup.js";
@@ -36,7 +36,7 @@ class Messages {
       columns: COLUMNS_OF[this.state],
       empty: () => this.nothing(),
     });
-    this.frame = new QueueFrame(view, page, { told: (row) => this.show(row), chosen: () => this.state });
+    this.frame = new QueueFrame(view, page, { onRow: (row) => this.show(row), chosen: () => this.state });
     this.frame.body.append(
       this.charts.node,
       h("div", { class: "bar-line" }, this.title, h("span", { class: "muted" }, STATES[this.state])),
@@ -73,7 +73,7 @@ class Messages {
   choose(state, filter) {
     this.state = state;
     this.filter = filter;
-    this.view.say({ state: state === "ready" ? "" : state, filter });
+    this.view.setQuery({ state: state === "ready" ? "" : state, filter });
     this.name();
     this.frame.turn();
     this.list.begin(COLUMNS_OF[state]);
@@ -95,16 +95,16 @@ class Messages {
   }
 
   nothing() {
-    if (this.filter) return h("p", {}, "No ", h("b", {}, this.state), " message fits the filter.");
+    if (this.filter) return h("p", {}, "No ", h("b", {}, this.state), " message matches the filter.");
     const hint =
       this.state === "ready"
         ? h(
             "p",
             {},
             h("a", { href: link("queues", this.queue, "publish") }, "Publish one"),
-            ", or look at another state.",
+            ", or choose another state above.",
           )
         : null;
-    return [h("p", {}, "No message is ", h("b", {}, this.state), ": ", STATES[this.state], "."), hint];
+    return [h("p", {}, "No message is ", h("b", {}, this.state), "."), hint];
   }
 }

@@ -1,4 +1,4 @@
-/* Every queue at a glance: its backlog and the age of it, how fast it moves, who consumes it. */
+/* Every queue: its backlog and the age of its next message, its states, rates and consumers. */
 
 import { Refused, get, withQuery } from "../api.js";
 import { ChartGroup, DEPTH, RATES } from "../chartgroup.js";
@@ -16,9 +16,9 @@ import { tiles } from "../tiles.js";
 const SECONDS = 600;
 const PER_PAGE = 100;
 const ALWAYS = ["delayed", "ready", "leased", "dead", "done"];
-/* States that have a column also where nothing is in them. */
+/* States that always have a column. */
 const SORTED = { backlog: "backlog", in: "published", out: "acked", fail: "failed" };
-/* By what the server sorts many queues where it is not the column itself: rates and ages it does not know of all. */
+/* Columns by which the server sorts under another name. */
 const RATED = { in: "published", out: "acked", fail: "failed" };
 
 export default {
@@ -35,7 +35,7 @@ class Overview {
     this.find = view.query.get("find") ?? "";
     this.page = 0;
     this.cursors = [""];
-    /* Of the pages so far, where there are many queues. */
+    /* Cursors of the pages up to the current one, when the server pages. */
     this.isAsking = false;
     this.isOther = false;
     this.order = [];
@@ -64,7 +64,7 @@ class Overview {
     });
     search.addEventListener("input", () => {
       this.find = search.value.trim();
-      this.view.say({ find: this.find });
+      this.view.setQuery({ find: this.find });
       this.begin();
     });
     const hint = h("kbd", { "aria-hidden": "true" }, "/");
@@ -95,7 +95,7 @@ class Overview {
     );
   }
 
-  /** Other queues are wanted, or in another order. */
+  /** Show other queues, or another order, from the first page. */
   begin() {
     this.order = [];
     this.page = 0;
@@ -104,7 +104,7 @@ class Overview {
     this.show();
   }
 
-  // -- what the server says ------------------------------------------------------------------------------------
+  // -- new numbers ---------------------------------------------------------------------------------------------
 
   show() {
     const { live } = this.view;
@@ -128,7 +128,7 @@ class Overview {
     this.showPager(found.length);
   }
 
-  /** Of many queues the server searches, sorts and sends one page. */
+  /** With many queues the server searches, sorts and sends one page. */
   async showLarge() {
     if (this.isAsking) return;
     this.isAsking = true;
@@ -163,13 +163,13 @@ class Overview {
     this.pager.hidden = this.page === 0 && cursor === "";
     const first = this.page * PER_PAGE;
     const shown = `${count(first + 1)}–${count(first + queues.length)}`;
-    const say = `large ${this.page} ${shown} ${cursor} ${all.queues}`;
-    if (this.pager.hidden || this.pager.dataset.say === say) return;
-    this.pager.dataset.say = say;
+    const state = `large ${this.page} ${shown} ${cursor} ${all.queues}`;
+    if (this.pager.hidden || this.pager.dataset.state === state) return;
+    this.pager.dataset.state = state;
     this.drawPager(this.find ? shown : `${shown} of ${count(all.queues)}`, cursor === "");
   }
 
-  /** Those that were searched for, in order. While somebody points at a row the order stays. */
+  /** The queues that match the search, sorted. While the pointer or the focus is on a row, the order stays. */
   chosen(queues) {
     const wanted = this.find.toLowerCase();
     const found = queues.filter((row) => row.queue.toLowerCase().includes(wanted));
@@ -199,7 +199,7 @@ class Overview {
   }
 
   rateOf(row, metric) {
-    return this.view.live.history.rate(row.queue, metric) ?? row.rates?.[`${metric}PerSec`] ?? 0;
+    return row.rates?.[`${metric}PerSec`] ?? this.view.live.history.rate(row.queue, metric) ?? 0;
   }
 
   // -- the table -------------------------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ class Overview {
       const isSame = this.sort.replace(/^-/, "") === column;
       const falls = isSame ? !this.sort.startsWith("-") : column !== "queue";
       this.sort = `${falls ? "-" : ""}${column}`;
-      this.view.say({ sort: this.sort === "queue" ? "" : this.sort });
+      this.view.setQuery({ sort: this.sort === "queue" ? "" : this.sort });
       this.markSorted();
       this.begin();
     });
@@ -263,7 +263,7 @@ class Overview {
         h("td", { class: "number state", "data-state": state, "data-label": state }, cell),
       ),
       h("td", { class: "number with-spark", "data-label": "age" }, ageLine.node, age),
-      rates.map(({ key, node: cell }) => number(`${key} /s`, cell)),
+      rates.map(({ key, node: cell }) => number(headOf(key)[0], cell)),
       number("consumers", consumers),
     );
     const update = (row) => {
@@ -298,16 +298,16 @@ class Overview {
     if (found > 0 || this.empty.dataset.why === `${all} ${this.find}`) return;
     this.empty.dataset.why = `${all} ${this.find}`;
     if (all > 0) {
-      replace(this.empty, h("p", {}, "No queue has ", h("b", {}, this.find), " in its name."));
+      replace(this.empty, h("p", {}, "No queue name contains ", h("b", {}, this.find), "."));
       return;
     }
     const url = new URL("v1/queues/mail/messages", document.baseURI);
     replace(
       this.empty,
       h("h3", {}, "No queues yet"),
-      h("p", {}, "A queue is there as soon as something is published to it. From a shell:"),
+      h("p", {}, "A queue is created with its first message. From a shell:"),
       h("pre", {}, `yirangmq publish --queue mail '{"to": "ann"}'\ncurl -s ${url} --json '{"to": "ann"}'`),
-      h("p", {}, "Or here: ", h("a", { href: "#/publish" }, "publish the first message"), "."),
+      h("p", {}, "Or here: ", h("a", { href: "#/publish" }, "publish a message"), "."),
     );
   }
 
@@ -315,9 +315,9 @@ class Overview {
     const pages = Math.ceil(found / PER_PAGE);
     this.page = Math.min(this.page, Math.max(0, pages - 1));
     this.pager.hidden = pages < 2;
-    const say = `${this.page} ${found}`;
-    if (this.pager.hidden || this.pager.dataset.say === say) return;
-    this.pager.dataset.say = say;
+    const state = `${this.page} ${found}`;
+    if (this.pager.hidden || this.pager.dataset.state === state) return;
+    this.pager.dataset.state = state;
     const first = this.page * PER_PAGE;
     const shown = `${count(first + 1)}–${count(Math.min(found, first + PER_PAGE))} of ${count(found)}`;
     this.drawPager(shown, this.page >= pages - 1);
@@ -342,13 +342,13 @@ class Overview {
 
 function headOf(column) {
   const known = {
-    queue: ["Queue", "by name"],
-    backlog: ["Backlog", "messages that are not leased yet: delayed, held, ready; over the last ten minutes"],
-    age: ["Age", "how long ago the message next in line was published; over the last ten minutes"],
-    in: ["In /s", "published per second, the mean of the last minute"],
-    out: ["Out /s", "acknowledged per second, the mean of the last minute"],
-    fail: ["Fail /s", "failed or timed out per second, the mean of the last minute"],
-    consumers: ["Consumers", "consumers that reported within 10 s, or wait for messages of the queue"],
+    queue: ["queue", "by name"],
+    backlog: ["backlog", "delayed, held and ready messages; the line is the last ten minutes"],
+    age: ["age", "time since the next message was published; the line is the last ten minutes"],
+    in: ["in/s", "published per second, the mean of the last minute"],
+    out: ["out/s", "acked per second, the mean of the last minute"],
+    fail: ["failed/s", "failed or timed out per second, the mean of the last minute"],
+    consumers: ["consumers", "consumers that reported within 10 s, or wait for messages of the queue"],
   };
   return known[column] ?? [column, STATES[column]];
 }

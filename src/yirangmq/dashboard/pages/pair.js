@@ -20,7 +20,7 @@ export default {
   route: "/pair",
   title: () => "Pair",
   nav: { label: "Pair", order: 35 },
-  /** A server that is alone has no such page. */
+  /** Hidden on a server that is not in a pair. */
   shows: (status) => Boolean(status.pair),
   mount: (view) => new PairPage(view),
 };
@@ -66,14 +66,14 @@ class PairPage {
 
   #show(found, history) {
     this.alone.hidden = true;
-    put(this.state, found.works ? `works, term ${found.term}` : `${found.role.toLowerCase()}, term ${found.term}`);
+    put(this.state, `${found.role.toLowerCase()}, term ${found.term}${found.role === "ACTIVE" && !found.works ? ", not serving" : ""}`);
     mark(this.state, "class", `badge ${found.works ? "good" : "paused"}`);
     this.own.show(found, ownFacts(found), found.works ? "good" : "");
     const peer = found.peer;
     if (peer === null) this.peer.show({ node: "no heartbeat yet", role: "" }, {}, "bad");
     else this.peer.show(peer, peerFacts(peer), peer.silent ? "bad" : "good");
-    tell(this.link, linkFacts(found));
-    tell(this.why, Object.fromEntries(found.evidence));
+    showFacts(this.link, linkFacts(found));
+    showFacts(this.why, Object.fromEntries(found.evidence));
     this.history.show(history.reverse(), (line) => `${line.at} ${line.event} ${line.term}`);
   }
 }
@@ -85,18 +85,18 @@ function card(title) {
   const node = h("section", { class: "panel node-card" }, h("h2", {}, title), h("p", {}, name, " ", role), list);
   return {
     node,
-    show(found, told, kind) {
+    show(found, facts, kind) {
       put(name, found.node);
       put(role, found.role || "–");
       mark(role, "class", `badge ${kind}`);
-      tell(list, told);
+      showFacts(list, facts);
     },
   };
 }
 
 /** Names and values; the nodes stay as long as the names do. */
-function tell(node, told) {
-  const names = Object.keys(told);
+function showFacts(node, facts) {
+  const names = Object.keys(facts);
   if (node.dataset.names !== names.join("|")) {
     node.dataset.names = names.join("|");
     replace(
@@ -104,7 +104,7 @@ function tell(node, told) {
       names.map((name) => h("div", {}, h("dt", {}, name), h("dd", {}))),
     );
   }
-  Object.values(told).forEach((text, index) => put(node.children[index].lastChild, text));
+  Object.values(facts).forEach((text, index) => put(node.children[index].lastChild, text));
 }
 
 function ownFacts(found) {
@@ -113,29 +113,29 @@ function ownFacts(found) {
     "active for": found.activeSec ? span(Math.floor(found.activeSec)) : "–",
     "running for": span(Math.floor(found.runningSec)),
     ...loadFacts(found.load),
-    "messages on its disk": count(Object.values(found.backlog).reduce((sum, one) => sum + one, 0)),
+    "messages on disk": count(Object.values(found.backlog).reduce((sum, one) => sum + one, 0)),
   };
 }
 
 function peerFacts(peer) {
   return {
     status: peer.status,
-    heard: peer.silent ? `silent for ${span(Math.floor(peer.heardSec))}` : `${span(peer.heardSec)} ago`,
+    "last heartbeat": `${span(Math.floor(peer.heardSec))} ago${peer.silent ? ", silent" : ""}`,
     "running for": span(Math.floor(peer.runningSec)),
     ...loadFacts(peer.load),
-    "its clock": Math.abs(peer.clockAheadSec) < 1 ? "as ours" : `${peer.clockAheadSec.toFixed(1)} s ahead of ours`,
+    "clock difference": Math.abs(peer.clockAheadSec) < 1 ? "below 1 s" : `${peer.clockAheadSec.toFixed(1)} s`,
     addresses: peer.addresses.join(", ") || "–",
   };
 }
 
 function loadFacts({ cpu, memory, depth }) {
-  return { processor: `${Math.round(cpu * 100)} %`, memory: bytes(memory), "backlog": count(depth) };
+  return { processor: `${Math.round(cpu * 100)} %`, memory: bytes(memory), backlog: count(depth) };
 }
 
 function linkFacts(found) {
   const refused = Object.values(found.heartbeats.refused).reduce((sum, one) => sum + one, 0);
   return {
-    ...(found.keysDiffer ? { "pair key": "differs from the other node's: no takeover" } : {}),
+    ...(found.keysDiffer ? { "pair key": "different from the other node's: no takeover" } : {}),
     "link delay": found.linkDelayMs === null ? "–" : `${found.linkDelayMs} ms`,
     "longest gap": span(found.longestGapSec),
     heartbeats: `${count(found.heartbeats.sent)} sent, ${count(found.heartbeats.heard)} received, ${count(refused)} refused`,
@@ -146,7 +146,7 @@ function linkFacts(found) {
   };
 }
 
-/** Each step of a decision, and what was found. */
+/** Each step of a decision with its finding. */
 function evidence(row) {
   const steps = row.evidence ?? [];
   if (steps.length === 0) return h("span", { class: "muted" }, "–");

@@ -5,7 +5,7 @@ import { Rows, h, mark, put } from "../dom.js";
 import { count, moment, span } from "../format.js";
 
 const EVERY_MS = 2000;
-const COLUMNS = ["state", "from", "to", "rows", "rows/s", "batch", "lag", "dead", "last report", "running since"];
+const COLUMNS = ["state", "from", "to", "rows", "rows/s", "batch", "lag", "dead", "reported", "started"];
 const NUMBERS = ["rows", "rows/s", "batch", "lag", "dead"];
 const KINDS = { running: "good", starting: "good", failed: "bad", lost: "bad", stopped: "paused" };
 
@@ -32,7 +32,7 @@ class PipelinesPage {
     this.empty = h(
       "div",
       { class: "empty", hidden: true },
-      h("h3", {}, "No pipeline reported within the last week"),
+      h("h3", {}, "No pipelines reported within the last week"),
       h("p", {}, "A pipeline reports by itself:"),
       h("pre", {}, "yirangmq pipeline process --from topic:orders --to queue:work"),
     );
@@ -66,11 +66,12 @@ function row() {
   const update = (card) => {
     put(name, card.pipeline);
     put(trouble, card.error ?? "");
+    mark(trouble, "class", card.state === "failed" ? "wrong" : "muted");
     put(state, card.state);
     mark(state, "class", `badge ${KINDS[card.state] ?? ""}`);
     const silent = Math.max(0, Math.floor((Date.now() - Date.parse(card.seenAt)) / 1000));
     const batch = card.batch === null ? "–" : `${count(card.batch)}, ${count(card.batchMs ?? 0)} ms`;
-    const said = [
+    const texts = [
       card.source || "–",
       card.target || "–",
       count(card.rows),
@@ -81,7 +82,7 @@ function row() {
       silent < 3 ? "now" : `${span(silent)} ago`,
       card.startedAt ? moment(card.startedAt) : "–",
     ];
-    said.forEach((text, index) => put(cells[index], text));
+    texts.forEach((text, index) => put(cells[index], text));
   };
   const head = h("th", { scope: "row" }, name, trouble);
   return { node: h("tr", {}, head, h("td", { "data-label": "state" }, state), cells), update };

@@ -1,4 +1,4 @@
-/* The numbers that govern a queue: edited as the document they are, checked by the server while they are typed. */
+/* The policy of a queue, edited as JSON and checked by the server while it is typed. */
 
 import { del, get, path, post, put as putDocument } from "../api.js";
 import { complain, confirm, note } from "../dialogs.js";
@@ -31,7 +31,7 @@ class Policy {
     this.reset = h(
       "button",
       { type: "button", class: "plain-danger", onclick: () => this.#reset() },
-      "Back to the defaults…",
+      "Reset to defaults…",
     );
     this.force = h("pre", { class: "payload in-force", tabindex: "0", "aria-label": "The policy in force" });
     this.title = h("h2", {}, "In force");
@@ -42,8 +42,8 @@ class Policy {
         h(
           "section",
           { class: "policy-edit" },
-          h("h2", {}, "As it is set"),
-          h("p", { class: "muted" }, "What is not said here is as by default. An empty document is all defaults."),
+          h("h2", {}, "Settings"),
+          h("p", { class: "muted" }, "Members that are not set have their defaults."),
           this.editor.node,
           this.complaint.node,
           h("div", { class: "buttons" }, this.save, this.revert, this.reset, this.state),
@@ -52,7 +52,7 @@ class Policy {
           "section",
           {},
           this.title,
-          h("p", { class: "muted" }, "Every member spelled out; what differs from the default is marked."),
+          h("p", { class: "muted" }, "All members; those that differ from the default are marked."),
           this.force,
         ),
       ),
@@ -73,7 +73,7 @@ class Policy {
   #show({ policy, set }) {
     this.kept = JSON.stringify(set ?? {}, null, 2);
     this.editor.value = this.kept;
-    this.complaint.say(null);
+    this.complaint.show(null);
     this.#showForce(policy, "In force");
     this.#ready(false);
   }
@@ -115,10 +115,10 @@ class Policy {
     try {
       const { policy } = await post(`${this.where}/check`, text, { signal: this.view.signal });
       if (text !== (this.editor.value.trim() === "" ? "{}" : this.editor.value)) return;
-      this.complaint.say(null);
+      this.complaint.show(null);
       this.editor.blame(null);
-      put(this.state, "Good.");
-      this.#showForce(policy, this.editor.value === this.kept ? "In force" : "If you save it");
+      put(this.state, "Valid.");
+      this.#showForce(policy, this.editor.value === this.kept ? "In force" : "In force after saving");
       this.#ready(true);
     } catch (error) {
       if (error.isLost || error.field === null) complain(error);
@@ -128,7 +128,7 @@ class Policy {
 
   #blame(text, place) {
     put(this.state, "");
-    this.complaint.say(text);
+    this.complaint.show(text);
     this.editor.blame(place, this.complaint.id);
     this.#ready(false);
   }
@@ -156,9 +156,9 @@ class Policy {
 
   async #reset() {
     if (
-      !(await confirm("Back to the defaults?", {
-        text: `The policy of ${this.queue} is forgotten; the defaults are in force at once.`,
-        yes: "Forget it",
+      !(await confirm("Reset to defaults?", {
+        text: `The policy of ${this.queue} is deleted; the defaults are in force at once.`,
+        yes: "Reset",
         isDanger: true,
       }))
     )
@@ -166,7 +166,7 @@ class Policy {
     try {
       await del(this.where);
       this.#show(await get(this.where));
-      note(`${this.queue} lives on the defaults.`);
+      note(`${this.queue} has the default policy.`);
       this.view.live.touch();
     } catch (error) {
       complain(error);
@@ -174,7 +174,7 @@ class Policy {
   }
 }
 
-/** Does this line of a printed policy say something else than the default does? */
+/** Whether this line of a printed policy differs from the default. */
 function changed(lines, index, policy, defaults) {
   const found = /^( +)"((?:[^"\\]|\\.)*)": /.exec(lines[index]);
   if (found === null || defaults === undefined) return false;

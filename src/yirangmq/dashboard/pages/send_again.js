@@ -57,7 +57,7 @@ class SendAgain {
     );
     this.body.append(
       h("h2", {}, "Edit and send again"),
-      h("p", { class: "muted" }, "A copy of ", old, " with a new id, which names the old message as its origin.", failure),
+      h("p", { class: "muted" }, "A copy of ", old, " with a new id and a link to the old message.", failure),
       isLetter ? h("label", { class: "field afterwards" }, h("span", {}, "The dead letter, once the new message is stored"), this.choice) : null,
       new PublishForm(this.view, this.queue, { earlier: found, sent: (receipt) => this.#afterwards(receipt) }).node,
     );

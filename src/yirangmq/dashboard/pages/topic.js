@@ -1,4 +1,4 @@
-/* One topic: its numbers, its records as they come, and a form to publish one. */
+/* One topic: its numbers, its records as they are published, and a form to publish one. */
 
 import { Refused, get, path, withQuery } from "../api.js";
 import { h, mark, put, replace } from "../dom.js";
@@ -8,7 +8,7 @@ import { Tail } from "../topictail.js";
 
 const EVERY_MS = 1000;
 const LOOK_BACK = 1000;
-/* Sequences of the log before its end that are looked through for records of this topic. */
+/* Sequences at the end of the log that are searched for records of this topic. */
 
 export default {
   route: "/topics/{topic}",
@@ -22,7 +22,7 @@ class TopicPage {
     this.view = view;
     this.topic = view.values.topic;
     this.facts = h("dl", { class: "facts" });
-    this.missing = h("p", { class: "muted", hidden: true }, "This topic has no record yet; it is created with the first one.");
+    this.missing = h("p", { class: "muted", hidden: true }, "This topic does not exist yet; it is created with its first record.");
     this.form = new RecordForm(this.topic).node;
     this.form.id = "record-form";
     this.form.hidden = true;
@@ -30,7 +30,7 @@ class TopicPage {
     this.publish.addEventListener("click", () => this.#turnForm());
     this.tail = new Tail(this.topic, view.signal);
     view.root.append(
-      h("p", { class: "crumbs" }, h("a", { href: "#/topics" }, "Topics")),
+      h("nav", { class: "crumbs", "aria-label": "Back" }, h("a", { href: "#/topics" }, "‹ Topics")),
       h("h1", {}, this.topic),
       this.facts,
       this.missing,
@@ -42,7 +42,7 @@ class TopicPage {
     this.#watch();
   }
 
-  /** The latest records, and from there on all that come: none is missed in between. */
+  /** Show the latest records, then follow the feed without a gap. */
   async #begin() {
     const { signal } = this.view;
     for (;;) {
@@ -54,7 +54,7 @@ class TopicPage {
       } catch (error) {
         if (error.name === "AbortError") return;
         if (!(error instanceof Refused)) throw error;
-        if (error.status >= 400 && error.status < 500) return this.tail.say(error.message);
+        if (error.status >= 400 && error.status < 500) return this.tail.explain(error.message);
       }
       await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
     }
@@ -83,10 +83,10 @@ class TopicPage {
   #show(row) {
     this.missing.hidden = row !== undefined;
     if (row === undefined) return;
-    const told = {
+    const facts = {
       records: count(row.records),
       size: bytes(row.bytes),
-      "per second": rate(row.publishedPerSec),
+      "records/s": rate(row.publishedPerSec),
       "last in topic": count(row.topicSequence),
       "last in log": count(row.sequence),
       latest: moment(row.at),
@@ -94,9 +94,9 @@ class TopicPage {
     if (this.facts.children.length === 0) {
       replace(
         this.facts,
-        Object.keys(told).map((name) => h("div", {}, h("dt", {}, name), h("dd", {}))),
+        Object.keys(facts).map((name) => h("div", {}, h("dt", {}, name), h("dd", {}))),
       );
     }
-    Object.values(told).forEach((text, index) => put(this.facts.children[index].lastChild, text));
+    Object.values(facts).forEach((text, index) => put(this.facts.children[index].lastChild, text));
   }
 }

@@ -3,7 +3,7 @@
 import { Refused, del, get, path, withQuery } from "../api.js";
 import { complain, confirm, note } from "../dialogs.js";
 import { h, put, replace, walkable } from "../dom.js";
-import { bytes, count, moment, rate } from "../format.js";
+import { bytes, count, moment, plural, rate } from "../format.js";
 import { link } from "../router.js";
 import { sheet } from "../sheet.js";
 
@@ -13,7 +13,7 @@ const BAD = ["error", "stopped"];
 
 const TOPICS = [
   { name: "topic", isHead: true, of: (row) => h("a", { class: "topic-name", href: link("topics", row.topic) }, row.topic) },
-  { name: "records per second", isNumber: true, of: (row) => rate(row.publishedPerSec) },
+  { name: "records/s", isNumber: true, of: (row) => rate(row.publishedPerSec) },
   { name: "last in topic", isNumber: true, of: (row) => count(row.topicSequence) },
   { name: "last in log", isNumber: true, of: (row) => count(row.sequence) },
   { name: "kept", isNumber: true, of: (row) => count(row.records) },
@@ -28,8 +28,8 @@ const SUBSCRIBERS = [
   { name: "confirmed", isNumber: true, of: (row) => count(row.confirmed) },
   { name: "lag", isNumber: true, of: (row) => count(row.lag) },
   { name: "recoveries", isNumber: true, of: (row) => count(row.recoveries) },
-  { name: "from", of: (row) => row.peer ?? `offline since ${moment(row.heardAt)}` },
-  { name: "forget", of: (row) => (row.state === "offline" ? forgetButton(row) : "") },
+  { name: "connection", isLong: true, of: (row) => row.peer ?? `offline since ${moment(row.heardAt)}` },
+  { name: "", of: (row) => (row.state === "offline" ? forgetButton(row) : "") },
 ];
 const BRIDGES = [
   { name: "bridge", isHead: true, of: (row) => row.name },
@@ -40,7 +40,7 @@ const BRIDGES = [
   { name: "lag", isNumber: true, of: (row) => count(row.lag) },
   { name: "delivered", isNumber: true, of: (row) => count(row.delivered) },
   { name: "refused", isNumber: true, of: (row) => count(row.refused) },
-  { name: "why", isLong: true, of: (row) => row.reason || "–" },
+  { name: "reason", isLong: true, of: (row) => row.reason || "–" },
 ];
 
 export default {
@@ -61,9 +61,9 @@ class TopicsPage {
     this.bridges = sheet(BRIDGES, "bridges", "Bridges");
     const url = new URL("v1/topics/readings/records", document.baseURI);
     const first = `yirangmq topic publish readings '{"temp": 36.1}'\ncurl -s ${url} --json '{"temp": 36.1}'`;
-    this.empty = none("No topic has a record yet", "A topic is created with its first record. From a shell:", first);
+    this.empty = none("No topics yet", "A topic is created with its first record. From a shell:", first);
     this.alone = h("p", { class: "muted" }, "No subscribers.");
-    this.unbridged = h("p", { class: "muted" }, "No bridge feeds a queue from a topic; ", h("code", {}, "yirangmq bridge add"), " adds one.");
+    this.unbridged = h("p", { class: "muted" }, "No bridges. ", h("code", {}, "yirangmq bridge add"), " adds one.");
     view.root.append(
       h("h1", {}, "Topics ", this.state),
       this.log,
@@ -113,13 +113,13 @@ function forgetButton(row) {
   return h("button", { type: "button", class: "small", "aria-label": label, onclick: () => forget(row) }, "Forget");
 }
 
-/** Forget a durable subscriber, after the server has said in a dry run that it may be forgotten. */
+/** Forget a durable subscriber, if a dry run succeeds. */
 async function forget(row) {
   const where = path`cursors/${row.name}`;
   try {
     await del(withQuery(where, { dryRun: true }));
-    const text = `It has confirmed up to ${count(row.confirmed)}, and is ${count(row.lag)} records behind. Its position is deleted, and the log keeps no records for it.`;
-    if (!(await confirm(`Forget ${row.name}?`, { text, yes: "Forget it", isDanger: true }))) return;
+    const text = `It has confirmed sequence ${count(row.confirmed)}; its lag is ${plural(row.lag, "record")}. Its cursor is deleted, and the log keeps no records for it.`;
+    if (!(await confirm(`Forget ${row.name}?`, { text, yes: "Forget", isDanger: true }))) return;
     await del(where);
     note(`${row.name} is forgotten.`);
   } catch (error) {
@@ -133,19 +133,19 @@ function badge(state) {
 }
 
 function facts(node, { first, last, epoch, gaps }) {
-  const told = {
+  const found = {
     "first sequence": count(first),
     "last sequence": count(last),
-    epoch: epoch ?? "no record was published yet",
+    epoch: epoch ?? "none: no record yet",
     gaps: gaps.map(([low, high]) => `${count(low)} to ${count(high)}`).join(", ") || "none",
   };
   if (node.children.length === 0) {
     replace(
       node,
-      Object.keys(told).map((name) => h("div", {}, h("dt", {}, name), h("dd", {}))),
+      Object.keys(found).map((name) => h("div", {}, h("dt", {}, name), h("dd", {}))),
     );
   }
-  Object.values(told).forEach((text, index) => put(node.children[index].lastChild, text));
+  Object.values(found).forEach((text, index) => put(node.children[index].lastChild, text));
 }
 
 function none(title, text, command) {
