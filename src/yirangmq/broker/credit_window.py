@@ -1,11 +1,11 @@
-"""Waiting consumers: subscriptions within a credit window, their unsettled leases, and single lease requests.
+"""Credit window of a subscription: the free credit, its unsettled leases; and single lease requests that wait.
 
 Every protocol that pushes uses the window: native, STOMP, webhooks. The committer reads the free credit of a
 subscription and delivers messages when their leases are durable. Unsettled messages count against the credit; the
 protocol records pushed and settled messages in a ledger, and notifies the committer when there is credit again.
 Expired leases are removed from the ledger only when the credit is used up.
 
-A lease request takes messages once, or ends at its timer."""
+A lease request takes messages once, or ends at its timer. Both wait in the list of ``broker.waiting_consumers``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar

@@ -1,4 +1,4 @@
-"""Expiry: the sweep of due messages, pruning, the adoption mark, and the recorded default timeouts.
+"""Expiry: the sweep of due messages, pruning, and two notes in the store that concern due times.
 
 The sweep applies due transitions: delays end, leases and messages expire, dead letters pass their retention. Pruning
 removes history and deduplication ids beyond their limits. Both are bounded per call, because they share a commit with

@@ -2,7 +2,7 @@
 
 All jobs submitted during a loop iteration run in a single store transaction with a single fsync; waiting consumers are
 served in the same transaction. Replies are sent after the commit is durable. Under load (``LOAD_THRESHOLD``) the next
-commit waits up to ``GATHER_ITERATIONS`` loop iterations for more jobs.
+commit waits up to ``GATHER_ITERATIONS`` loop iterations for more jobs. For threads: ``broker.group_commit_threads``.
 
 If the store fails a batch, each job is committed alone, so that no job can fail the others. A long job is committed
 separately on another thread; other jobs wait until it is durable. While another process holds the store's lock, reads

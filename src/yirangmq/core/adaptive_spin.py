@@ -4,7 +4,8 @@ A sleep/wake cycle costs tens of µs, about as long as many of the waits. The ca
 usual wait, a moving average, and at most ``max_spin``; if the wait is usually longer, it blocks without spinning.
 
 After another process has kept the processor for too long, the caller blocks for the next 16 waits, then 32, up to
-1,024. Measurements: docs/decisions/0018-adaptive-spin.md. Pure: the caller measures time and does the spinning."""
+1,024. Measurements: docs/decisions/0018-adaptive-spin.md. Pure: the callers measure time and spin
+(``client.blocking_transport``, ``observe.event_loop``)."""
 
 WEIGHT = 0.25
 """Weight of the latest wait in the moving average."""

@@ -322,7 +322,7 @@ def _take_over_stopped_peer(
 def _silent(
     pace: FailoverTiming, own: LocalNode, peer: Peer, probe: Probe, witness: Witness, now: int, known: int
 ) -> Decision:
-    """Decide on a takeover from a silent peer, in five steps of evidence."""
+    """Decide on a takeover from a silent peer. The evidence has numbered steps, and those of cooldown and witness."""
     age = now - peer.at
     missed = (
         f"missed {age // pace.interval}: the last of {peer.node} is {format_seconds(age)} old, "

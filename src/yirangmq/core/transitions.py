@@ -1,4 +1,4 @@
-"""State transitions of a message, by lease and by message id, as pure functions.
+"""State transitions of a message, by lease, by message id and by expiry, as pure functions.
 
 A function takes the message, its policy and the time, and returns the message after the transition, with the failure to
 store if there is one. ``place`` is a new place, for a message that goes to the end of its rank. A verb that does not

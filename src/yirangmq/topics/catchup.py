@@ -91,7 +91,7 @@ class Catchup:
         self.is_abandoned = True
 
     def close(self) -> None:
-        """Close the reader and the outlet. Called by the last thread that holds the run."""
+        """Close the reader and the output. Called by the last thread that holds the catch-up."""
         self._drop_parts()
         self._reader.close()
         self.output.close()
@@ -468,7 +468,8 @@ class CatchupPool:
         return report_end
 
     def resize(self, count: int) -> None:
-        """Set the number of workers. Surplus workers finish their runs; ``rest`` then stops them."""
+        """Set the number of workers. Surplus workers finish their catch-ups; ``stop_surplus`` then stops
+        them."""
         while len(self.workers) < count:
             self.workers.append(
                 CatchupWorker(f"recovery-{len(self.workers)}", self._on_ended, self._pacing, self._rate_limiter)

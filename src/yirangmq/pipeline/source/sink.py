@@ -1,7 +1,7 @@
 """Sink: DataFrames into queues and topics, encoded as record frames, staged by tasks and committed once.
 
-Every task stages its rows at the broker, where they are invisible. A single commit makes all of them visible. A batch
-is stored once, also if tasks or the commit are repeated (docs/http-topics.md).
+Every task stages its rows at the server, where they are invisible. A single commit makes all of them visible. The
+server (``broker.sink_batches``) stores a batch once, also if tasks or the commit are repeated (docs/http-topics.md).
 
 The topic of a frame names the target of the row (``queue:mail``, ``topic:trades``, ``dlq:mail``). Its headers are
 members of the envelope. The sequence numbers in such a frame have no meaning; the broker assigns them."""

@@ -1,7 +1,7 @@
 """Deduplication in the files store: look up the holder of a deduplication key, assign and revoke keys.
 
-A new message and its key are atomic: after a power cut neither exists without the other. A key assigned to a message
-that is already on disk is independent of it."""
+A new message and its key are atomic: after a power cut neither exists without the other. A key that is assigned
+later, to a message that is already on disk, is written apart from it."""
 
 from bisect import bisect_left
 from collections.abc import Mapping

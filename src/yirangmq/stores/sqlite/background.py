@@ -88,8 +88,8 @@ class Checkpointer:
     def __init__(self, db: apsw.Connection, path: Path, vfs: str | None, max_pages: int = 0) -> None:
         """``db`` commits; the thread copies over another connection.
 
-        ``most``: maximum length of the WAL in pages, set where a disk that fills up has no space to copy a longer one.
-        The committing thread then checkpoints a longer WAL itself. 0: checkpoint at ``CHECKPOINT_BYTES``."""
+        ``max_pages``: maximum length of the WAL in pages, set where a disk that fills up has no space to copy a longer
+        one. The committing thread then checkpoints a longer WAL itself. 0: checkpoint at ``CHECKPOINT_BYTES``."""
         self._db = db
         self._path = path
         self._vfs = vfs

@@ -1,4 +1,4 @@
-"""Redo log of the server's SQLite store, ``queue.db-redo``: append.
+"""Redo log of the server's SQLite store, ``queue.db-redo``: the appender, which writes and syncs records.
 
 The format of a record is in ``stores.sqlite.redo_format``, the replay in ``stores.sqlite.redo_replay``. A record holds
 the changes of one commit.
