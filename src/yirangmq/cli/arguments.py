@@ -103,6 +103,18 @@ def filter_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_selection(args: argparse.Namespace, options: str) -> None:
+    """Raise ``BadInput`` unless the options of a command that moves or drops messages select some of them.
+
+    The rule is that of ``validation.check_selection``; the text names the options. An empty ``--filter`` selects
+    nothing, because a variable of a script may be empty by mistake."""
+    is_selected = bool(args.filter.strip()) or getattr(args, "id", None) is not None
+    if args.all and is_selected:
+        raise BadInput(f"--all is given together with another selection; give only one of {options}", field="all")
+    if not args.all and not is_selected:
+        raise BadInput(f"nothing is selected; give {options}", field="filter")
+
+
 def state(parser: argparse.ArgumentParser, default: State) -> None:
     choices = [state.value for state in State if state is not State.DROPPED]
     parser.add_argument("--state", choices=choices, default=default.value, help=f"in which state (default: {default})")

@@ -164,6 +164,7 @@ def _run(given: list[str], screen: Screen) -> int:
     if given[:1] == ["--version"]:
         return _version(screen)
     parser = build(only=given[0] if given else "")
+    _refuse_option_before_command(parser, given)
     args = parser.parse_args(given)
     if args.version:
         return _version(screen)
@@ -175,6 +176,16 @@ def _run(given: list[str], screen: Screen) -> int:
         _note_unused_store(args, screen)
     code: int = args.run(args, screen)
     return code
+
+
+def _refuse_option_before_command(parser: ArgumentParser, given: Sequence[str]) -> None:
+    """Name an option that stands before the command. argparse would take its value for the command."""
+    command = next((word for word in given if word in COMMAND_MODULES), None)
+    if command is not None and given[0].startswith("-") and given[0] not in ("-h", "--help", "--version"):
+        option = given[0].partition("=")[0]
+        parser.error(
+            f"{option} stands before the command; options follow it, as in '{parser.prog} {command} {option} …'"
+        )
 
 
 def _note_unused_store(args: Namespace, screen: Screen) -> None:
