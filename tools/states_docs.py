@@ -25,7 +25,7 @@ WHEN: dict[Verb, str] = {
     Verb.BURY: "no attempt is left, or another one cannot help, or its time to live ran out",
     Verb.PARK: "an operator sets it aside, or it would be dead but the queue has no dead letters",
     Verb.REDRIVE: "an operator sends it round again",
-    Verb.DROP: "it is given up: by hand, by age, or because the queue keeps no dead letters",
+    Verb.DROP: "an operator drops it, it is too old, or the queue keeps no dead letters",
 }
 
 _HEAD = """# The states of a message

@@ -67,7 +67,7 @@ def server(group: argparse._ArgumentGroup, key: Sequence[str]) -> None:
         "--server-timeout",
         metavar="SECONDS",
         type=float,
-        help="give up on a server that is silent for this long (or $YIRANGMQ_SERVER_TIMEOUT; default: 30, and 60 "
+        help="fail when the server is silent for this long (or $YIRANGMQ_SERVER_TIMEOUT; default: 30, and 60 "
         "with more than one address)",
     )
 

@@ -71,7 +71,7 @@ COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "spark": ("commands.spark", "check that Spark works here, and make it start faster"),
     },
     "tools": {
-        "check": ("commands.maintenance", "look for damage in a store"),
+        "check": ("commands.maintenance", "verify a store and report damage"),
         "repair": ("commands.maintenance", "repair what check finds"),
         "sweep": ("commands.maintenance", "apply now what is due: delays, expired leases, retention"),
         "torture": ("commands.torture", "simulate power cuts of a store and count what was lost"),
