@@ -44,7 +44,7 @@ def _play(args: argparse.Namespace, screen: Screen, folder: Path) -> int:
     if screen.json:
         screen.document({"ok": True, "store": url, "kept": args.keep, "steps": demo.steps})
     else:
-        report = f"The store is left at {folder}." if args.keep else "The store is gone again; --keep leaves it."
+        report = f"The store is left at {folder}." if args.keep else "The store was removed; --keep keeps it."
         screen.report(f"\n{report} Next: yirangmq publish --help")
     return output.OK
 
