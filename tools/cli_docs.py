@@ -72,8 +72,8 @@ is `{"ok": false, "code": …, "error": …, "field": …}`, also on stderr. `fi
 null. `ack`, `nack` and `extend` print one such error for each rejected lease.
 
 Every command that moves or deletes many messages has `--dry-run`: it reports what would happen and changes nothing.
-The document of `--json` then has `"dryRun": true`, and `did` is what the command would have done. `did` of `dlq redrive`
-is `requeued`.
+The document of `--json` then has `"dryRun": true`, and `did` is what the command would have done. `did` of
+`dlq redrive` is `requeued`.
 
 ## Exit codes
 """

@@ -24,7 +24,8 @@ MEANING = {
     "too_large": "a message, a request or a list is larger than a limit; the text names the limit",
     "bad_policy": "the policy has an unknown member or a value out of range",
     "bad_filter": "the filter expression is malformed; the text points at the place",
-    "lease_expired": "the lease is over: its time ended, the message was nacked, released or dropped, or it was leased again",
+    "lease_expired": "the lease is over: its time ended, the message was nacked, released or dropped, "
+    "or it was leased again",
     "lease_mismatch": "the lease belongs to another consumer than the one that the call names",
     "lease_lost": "base class of `LeaseExpired` and `LeaseMismatch` "
     "([leases](concepts/leases.md#when-a-lease-is-no-longer-valid)); no call answers with this code itself",
@@ -48,7 +49,8 @@ ADVICE = {
     "retired": "continue from the sequence that the error names; the records before it are gone",
     "wrong_state": "`yirangmq show --queue QUEUE ID` prints the message with its state",
     "lease_lost": "as for these two; `except LeaseLost` handles both",
-    "lease_expired": "drop the result; if the time ended, use a longer `visibilityTimeoutSec`, or `extend` during the work",
+    "lease_expired": "drop the result; if the time ended, use a longer `visibilityTimeoutSec`, "
+    "or `extend` during the work",
     "lease_mismatch": "settle it as the consumer that leased it",
     "not_allowed": "use a token with the scope that the text names ([security](security.md))",
     "tls_failed": "change the setting or option that the text names; a retry does not help",

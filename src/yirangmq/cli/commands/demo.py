@@ -80,7 +80,9 @@ class DemoSteps:
     def fail(self) -> None:
         second = self._queues.lease(QUEUE)[0]
         self._queues.nack(second.lease_id, Reason.HANDLER_ERROR, "the disk of the archive is full")
-        self.step("lease the other one and nack it: it is retried after a backoff", message=second.id, attempt=second.attempt)
+        self.step(
+            "lease the other one and nack it: it is retried after a backoff", message=second.id, attempt=second.attempt
+        )
         again = self._queues.lease(QUEUE, wait=5)[0]
         self.step("lease it again after its backoff", message=again.id, attempt=again.attempt)
         self._queues.nack(again.lease_id, Reason.HANDLER_ERROR, "the disk of the archive is still full")
