@@ -24,7 +24,7 @@ MEANING = {
     "too_large": "a message, a request or a list is larger than a limit; the text names the limit",
     "bad_policy": "the policy has an unknown member or a value out of range",
     "bad_filter": "the filter expression is malformed; the text points at the place",
-    "lease_expired": "the lease is over: its time ended, the message was nacked, released or dropped, "
+    "lease_expired": "the lease is over: its time ended, the message was acknowledged, nacked, released or dropped, "
     "or it was leased again",
     "lease_mismatch": "the lease belongs to another consumer than the one that the call names",
     "lease_lost": "base class of `LeaseExpired` and `LeaseMismatch` "
