@@ -5,7 +5,7 @@
 #   printf '{"n": 1}\n{"n": 2}\n' | sh examples/publish.sh yirang-data/http.sock jobs
 #   sh examples/consume.sh yirang-data/http.sock jobs
 #
-# Needs curl. It ends when no message came for a second. 'yirangmq consume --exec' does more: see legacy.sh.
+# Needs curl. It ends after a second without a message. 'yirangmq consume --exec' does more: see legacy.sh.
 
 socket=$1
 url=http://localhost/v1/queues/$2

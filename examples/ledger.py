@@ -5,7 +5,7 @@
     python examples/ledger.py unix:yirang-data/yirangmq.sock trades ledger.txt
     cat ledger.txt
 
-It ends when nothing came for two seconds. A record is confirmed after it was written. After a kill, the records of the
+It ends after two seconds without a record. A record is confirmed after it was written. After a kill, the records of the
 last read may be in the file twice, with the same sequence."""
 
 import os

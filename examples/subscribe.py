@@ -4,8 +4,8 @@
     seq 5 | python examples/publish.py unix:yirang-data/yirangmq.sock numbers
     python examples/subscribe.py unix:yirang-data/yirangmq.sock numbers
 
-It ends when nothing came for two seconds. The address may also be a store, as sqlite:demo.db. For work that takes long
-or runs in parallel see worker.py."""
+It ends after two seconds without a message. The address may also be a store, as sqlite:demo.db. For work that takes
+long or runs in parallel see worker.py."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A durable subscriber of a topic: the server knows how far it is, and sends it what it missed while it was away.
+"""A durable subscriber of a topic: the server stores its position, and sends the records that it missed.
 
     yirangmq serve &
     python examples/topic_subscriber.py unix:yirang-data/yirangmq.sock

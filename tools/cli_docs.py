@@ -25,7 +25,8 @@ returns, the change is on disk.
 ## The queue and the number of rows
 
 Every command that works on a queue takes its name as an argument or with `-q` or `--queue`: `yirangmq peek mail` and
-`yirangmq peek --queue mail` are the same. Two different names are an error. `--limit N` is the maximum number of
+`yirangmq peek --queue mail` are the same. Two different names are an error. `ack`, `nack` and `extend` take lease ids,
+which name the message, and no queue. Options follow the command. `--limit N` is the maximum number of
 messages, rows or lines in every command that has such a maximum; `--max` of `consume` is another name of it.
 
 ## Which store
@@ -71,6 +72,8 @@ is `{"ok": false, "code": …, "error": …, "field": …}`, also on stderr. `fi
 null. `ack`, `nack` and `extend` print one such error for each rejected lease.
 
 Every command that moves or deletes many messages has `--dry-run`: it reports what would happen and changes nothing.
+The document of `--json` then has `"dryRun": true`, and `did` is what the command would have done. `did` of
+`dlq redrive` is `requeued`.
 
 ## Exit codes
 """

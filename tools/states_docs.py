@@ -15,9 +15,9 @@ WHEN: dict[Verb, str] = {
     Verb.RIPEN: "the delay, or the wait after a failure, is over",
     Verb.HOLD: "another message of its group is before it",
     Verb.FREE: "all of its group that came before it are done with",
-    Verb.CLAIM: "a consumer takes the id, to fetch the content later",
+    Verb.CLAIM: "a consumer claims the id, and fetches the content later",
     Verb.START: "a consumer fetches the content it has claimed",
-    Verb.LEASE: "a consumer takes the message for a while",
+    Verb.LEASE: "a consumer leases the message",
     Verb.EXTEND: "the consumer needs longer",
     Verb.ACK: "the consumer is done",
     Verb.RETRY: "the consumer failed, and the queue waits before it tries again",
@@ -25,7 +25,7 @@ WHEN: dict[Verb, str] = {
     Verb.BURY: "no attempt is left, or another one cannot help, or its time to live ran out",
     Verb.PARK: "an operator sets it aside, or it would be dead but the queue has no dead letters",
     Verb.REDRIVE: "an operator sends it round again",
-    Verb.DROP: "it is given up: by hand, by age, or because the queue keeps no dead letters",
+    Verb.DROP: "an operator drops it, it is too old, or the queue keeps no dead letters",
 }
 
 _HEAD = """# The states of a message

@@ -370,6 +370,15 @@ def test_dead_letter_operation_without_a_selection_is_refused_and_moves_nothing(
     assert found(letters) == ["a"]
 
 
+@pytest.mark.parametrize("verb", ["redrive", "quarantine", "purge", "list"])
+def test_dead_letter_operation_with_a_filter_that_is_no_string_is_refused_by_name(
+    letters: DeadLetters, verb: str
+) -> None:
+    with pytest.raises(BadInput, match="must be a string, not NoneType") as caught:
+        list(getattr(letters, verb)("jobs", None))
+    assert caught.value.field == "filter"
+
+
 def test_dead_letter_stats_of_all_queues_count_each_queue_that_has_some(queues: Queues, letters: DeadLetters) -> None:
     for number in range(600):
         queues.set_policy(f"idle-{number:04}", {})

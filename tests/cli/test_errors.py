@@ -40,6 +40,15 @@ def test_cli_exit_code_exists_for_every_error_and_has_a_meaning() -> None:
         ("dlq lst -q mail", "did you mean 'list'?"),
         ("status --durability maybe", "known: full, os"),
         ("nack 1-1 --reason TIMEOT", "did you mean 'TIMEOUT'?"),
+        ("--store tcp://127.0.0.1:1 status", "--store stands before the command; options follow it, as in 'yirangmq "),
+        ("--db=x.db peek mail", "--db stands before the command; options follow it, as in 'yirangmq peek --db …'"),
+        ("ack -q mail 1-1", "unrecognized arguments: -q; this command takes no queue; see 'yirangmq ack --help'"),
+        ("purge mail", "filter: nothing is selected; give --filter TEXT or --all"),
+        ("purge mail --all --filter x=1", "all: --all is given together with another selection; give only one of"),
+        ("dlq purge mail --filter ''", "filter: nothing is selected; give --filter TEXT, --id ID or --all"),
+        ("dlq redrive mail --id a --all", "all: --all is given together with another selection; give only one of"),
+        ("drop mail", "ids: nothing is selected; give the ID of each message, or --whole-queue for the queue"),
+        ("drop mail a --whole-queue", "ids: are given together with --whole-queue; give only one of them"),
     ],
 )
 def test_cli_wrong_command_option_or_value_is_explained_in_one_line_with_exit_code_2(

@@ -57,6 +57,13 @@ RUNNING = [
 ]
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT).with_suffix("")))
+def test_guide_names_each_file_that_the_reader_saves_in_its_text(page: Path) -> None:
+    """The site does not show comments: the line before such a block names the file."""
+    for found in re.finditer(r"([^\n]*)\n+<!-- file: (\S+) -->\n", page.read_text()):
+        assert found[1] == f"Save as `{found[2]}`:"
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("page", RUNNING, ids=lambda page: str(page.relative_to(ROOT).with_suffix("")))
 def test_guide_commands_run_as_written(page: Path, tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def test_port_in_use_is_reported_with_setting_holder_and_remedy(
     assert done.returncode == 12, done.stderr
     told = json.loads(done.stderr.splitlines()[-1])
     assert (told["code"], told["field"]) == ("cannot_listen", setting)
+    assert "publisher_failed" not in done.stderr, "the topic log is not at fault"
     assert told["error"].startswith(f"{setting}: {address} is in use by process {os.getpid()} (")
     assert told["error"].endswith(f"stop it, or choose another with {way}")
     assert not (tmp_path / "d" / "yirangmq.sock").exists()

@@ -207,14 +207,14 @@ def test_publisher_start_that_fails_is_an_error_leaks_nothing_and_is_retried_lat
     stage.close()
 
 
-def test_publisher_is_in_error_when_listening_fails(stage: PublisherHarness) -> None:
+def test_publisher_that_failed_is_in_error_and_closes(stage: PublisherHarness) -> None:
     publisher = Publisher(
         LogOpeners(lambda known: stage.publisher.ensure_open().feed.log, lambda: open_cursors("file:x"), lambda: False),
         stage.turning.loop(),
         TopicSettings(),
     )
     publisher.start()
-    publisher.fail(StoreError("the address is in use"))
+    publisher.fail(StoreError("disk I/O error"))
     assert str(publisher.state) == PublisherState.ERROR
     publisher.close()
     assert not publisher.is_open

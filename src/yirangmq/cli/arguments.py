@@ -67,7 +67,7 @@ def server(group: argparse._ArgumentGroup, key: Sequence[str]) -> None:
         "--server-timeout",
         metavar="SECONDS",
         type=float,
-        help="give up on a server that is silent for this long (or $YIRANGMQ_SERVER_TIMEOUT; default: 30, and 60 "
+        help="fail when the server is silent for this long (or $YIRANGMQ_SERVER_TIMEOUT; default: 30, and 60 "
         "with more than one address)",
     )
 
@@ -101,6 +101,18 @@ def filter_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--filter", metavar="TEXT", default="", help="which ones, such as 'reasonCode=TIMEOUT and attempt>=3'"
     )
+
+
+def check_selection(args: argparse.Namespace, options: str) -> None:
+    """Raise ``BadInput`` unless the options of a command that moves or drops messages select some of them.
+
+    The rule is that of ``validation.check_selection``; the text names the options. An empty ``--filter`` selects
+    nothing, because a variable of a script may be empty by mistake."""
+    is_selected = bool(args.filter.strip()) or getattr(args, "id", None) is not None
+    if args.all and is_selected:
+        raise BadInput(f"--all is given together with another selection; give only one of {options}", field="all")
+    if not args.all and not is_selected:
+        raise BadInput(f"nothing is selected; give {options}", field="filter")
 
 
 def state(parser: argparse.ArgumentParser, default: State) -> None:

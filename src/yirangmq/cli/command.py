@@ -101,6 +101,8 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             near = next(filter(None, (nearest(word, self._option_string_actions, 0.8) for word in unknown)), None)
             hint = f"; did you mean {near!r}?" if near else ""
+            if unknown[0] in ("-q", "--queue"):
+                hint = "; this command takes no queue"
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return found, unknown
 

@@ -276,7 +276,9 @@ def open_read_only(args: argparse.Namespace, screen: Screen, *, bypass_server: b
     location = store_location(args)
     if location.exists:
         return _open(location, args, bypass_server, screen)
-    screen.note(f"there is no store at {location.path} yet")
+    screen.note(
+        f"there is no store at {location.path}; the command shows an empty one and creates nothing. Check the path"
+    )
     return yirangmq.open("memory:")
 
 

@@ -71,7 +71,7 @@ COMMAND_GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "spark": ("commands.spark", "check that Spark works here, and make it start faster"),
     },
     "tools": {
-        "check": ("commands.maintenance", "look for damage in a store"),
+        "check": ("commands.maintenance", "verify a store and report damage"),
         "repair": ("commands.maintenance", "repair what check finds"),
         "sweep": ("commands.maintenance", "apply now what is due: delays, expired leases, retention"),
         "torture": ("commands.torture", "simulate power cuts of a store and count what was lost"),
@@ -164,6 +164,7 @@ def _run(given: list[str], screen: Screen) -> int:
     if given[:1] == ["--version"]:
         return _version(screen)
     parser = build(only=given[0] if given else "")
+    _refuse_option_before_command(parser, given)
     args = parser.parse_args(given)
     if args.version:
         return _version(screen)
@@ -175,6 +176,16 @@ def _run(given: list[str], screen: Screen) -> int:
         _note_unused_store(args, screen)
     code: int = args.run(args, screen)
     return code
+
+
+def _refuse_option_before_command(parser: ArgumentParser, given: Sequence[str]) -> None:
+    """Name an option that stands before the command. argparse would take its value for the command."""
+    command = next((word for word in given if word in COMMAND_MODULES), None)
+    if command is not None and given[0].startswith("-") and given[0] not in ("-h", "--help", "--version"):
+        option = given[0].partition("=")[0]
+        parser.error(
+            f"{option} stands before the command; options follow it, as in '{parser.prog} {command} {option} …'"
+        )
 
 
 def _note_unused_store(args: Namespace, screen: Screen) -> None:

@@ -25,13 +25,16 @@ from yirangmq.core.validation import kind, nearest
 # -- addresses ---------------------------------------------------------------------------------------------------------
 
 
-def host_and_port(text: str, field: str) -> tuple[str, int]:
+def host_and_port(text: str, field: str, *, form: str = "HOST:PORT") -> tuple[str, int]:
+    """Split an address. ``form`` names in an error what the setting may be."""
+    if "," in text:
+        raise BadInput(f"{text!r} is not one address; give one {form}, such as 127.0.0.1:7411", field=field)
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if port.isdecimal() and int(port) > 65535:
         raise BadInput(f"{text!r}: the port must be at most 65535", field=field)
     if not colon or not port.isdecimal():
-        raise BadInput(f"{text!r} is not HOST:PORT, such as 127.0.0.1:7411", field=field)
+        raise BadInput(f"{text!r} is not {form}, such as 127.0.0.1:7411", field=field)
     return host, int(port)
 
 
@@ -82,7 +85,7 @@ class Config(Settings):
             return None
         if self.http.startswith("unix:"):
             return self.http.removeprefix("unix:")
-        return host_and_port(self.http, "http")
+        return host_and_port(self.http, "http", form="HOST:PORT or unix:PATH")
 
     @property
     def policy_defaults(self) -> Defaults:

@@ -149,8 +149,8 @@ class Settings:
     http: str = setting(
         "127.0.0.1:8080",
         a_text,
-        "`HOST:PORT` or `unix:PATH` to serve HTTP at, or `off`; beyond this machine it needs a token and TLS, or "
-        "`insecure`",
+        "the one address to serve HTTP and the dashboard at: `HOST:PORT` or `unix:PATH`, or `off`; beyond this machine "
+        "it needs a token and TLS, or `insecure`",
     )
     cors_origins: tuple[str, ...] = setting(
         (),

@@ -92,16 +92,20 @@ class WrongState(QueueError):
 
 
 class LeaseLost(QueueError):
-    """The named lease is not the lease in force. The call never succeeds silently."""
+    """Base class of the errors of a lease that is not in force. Calls raise one of the two below."""
 
     code = "lease_lost"
 
 
 class LeaseExpired(LeaseLost):
+    """The lease is over: its time ended, the message was settled or dropped, or it was leased again."""
+
     code = "lease_expired"
 
 
 class LeaseMismatch(LeaseLost):
+    """The lease is in force, but belongs to another consumer than the one that the call names."""
+
     code = "lease_mismatch"
 
 

@@ -240,10 +240,12 @@ Lookup = Callable[[str], object]
 For ``attributes`` and ``payload`` it returns the whole value, and this module follows the path into it."""
 
 
-def parse(text: str, now: int) -> FilterNode:
+def parse(text: object, now: int) -> FilterNode:
     """Parse a filter. ``now`` is the instant that relative times count from, in wall-clock milliseconds.
 
     ``BadFilter`` has a caret under the place that is wrong."""
+    if not isinstance(text, str):
+        raise BadFilter(f"must be a string, not {type(text).__name__}", field="filter")
     return _Parser(text, now).parse_all()
 
 

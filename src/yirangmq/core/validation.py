@@ -64,10 +64,12 @@ def check_note(key: object, field: str = "note") -> str:
     return _matching(key, NOTE, field, "up to four names of letters, digits, '.', '-', '_' with '/' between them")
 
 
-def check_selection(filter: str, ids: Sequence[str] | None, *, all: bool) -> None:
+def check_selection(filter: object, ids: Sequence[str] | None, *, all: bool) -> None:
     """Raise ``BadInput`` unless a call selects messages by filter, by ids, or all of them explicitly.
 
     A forgotten or empty filter must not change every message."""
+    if not isinstance(filter, str):
+        raise BadInput(f"must be a string, not {type(filter).__name__}", field="filter")
     is_selected = ids is not None or bool(filter.strip())
     if all and is_selected:
         raise BadInput("is given together with filter or ids; give only one", field="all")

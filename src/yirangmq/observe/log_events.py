@@ -274,7 +274,7 @@ LOG_EVENTS: tuple[LogEvent, ...] = (
              "the leader term of this node ended: the node stopped, lost its lease, or another node leads",
              "after a stop: nothing; otherwise check etcd and its latency"),
     LogEvent("store_leadership_released_hung", ("error",), ("node", "fence"),
-             "the event loop of the server did not answer; the node gives up its lease, so that another node leads",
+             "the event loop of the server did not answer; the node releases its lease, so that another node leads",
              "check `loop_stalled` of this node"),
     LogEvent("store_election_failed", ("warning",), ("node", "error"),
              "this node could not take part in the leader election; the node retries",

@@ -111,14 +111,9 @@ class ServerListeners:
     async def open(self) -> None:
         """Open the listeners. Then the publisher of topics is online."""
         topics = self._context.topics
-        try:
-            for listener in self._listeners:
-                if not (self._is_pair and listener.is_active_only):
-                    self.addresses += await listener.listen()
-        except QueueError as error:
-            if topics is not None:
-                topics.fail(error)
-            raise
+        for listener in self._listeners:
+            if not (self._is_pair and listener.is_active_only):
+                self.addresses += await listener.listen()
         if topics is not None:
             topics.mark_listening()
             topics.mark_online()

@@ -11,9 +11,9 @@ from tests.support.cli import Cli
 def test_cli_demo_prints_every_step_from_publish_to_redrive(cli: Cli, backend: str) -> None:
     shown = cli(f"demo --backend {backend}")
     assert shown.code == 0
-    for words in ("publish two messages", "priority goes first", "ack:", "nack", "dead letter", "requeue", "all done"):
+    for words in ("publish two messages", "priority goes first", "ack:", "nack", "dead letter", "redrive", "all done"):
         assert words in shown.out
-    assert "The store is gone again" in shown.out
+    assert "The store was removed" in shown.out
 
 
 def test_cli_demo_json_reports_its_steps_and_the_dead_letter_record(cli: Cli, backend: str) -> None:

@@ -99,7 +99,7 @@ def test_cli_dlq_requeue_by_filter_moves_the_matching_messages_back_with_attempt
 def test_cli_dlq_requeue_by_id_and_all_moves_the_chosen_messages(at: Cli) -> None:
     assert at("dlq requeue -q jobs --id d --id a --json").json["ids"] == ["a", "d"]
     at("dlq quarantine -q jobs --id b")
-    assert at("dlq requeue -q jobs --all").out == "requeued: 1 under jobs (c)\n"
+    assert at("dlq requeue -q jobs --all").out == "redriven: 1 of jobs (c)\n"
     assert at("dlq requeue -q jobs --all --state parked --json").json["ids"] == ["b"]
     assert at("consume -q jobs --raw").out.count("\n") == 4
 

@@ -150,7 +150,9 @@ def test_cli_queues_lists_backlog_dead_letters_and_policy_of_each_queue(at: Cli,
 
 @pytest.mark.parametrize("line", ["status", "queues", "peek -q mail", "dlq list -q mail", "dlq stats -q mail"])
 def test_cli_inspection_without_a_store_says_so_and_creates_no_file(at: Cli, tmp_path: Path, line: str) -> None:
-    assert "there is no store at" in at(line).err
+    said = at(line).err
+    assert "there is no store at" in said
+    assert "the command shows an empty one and creates nothing. Check the path" in said
     assert list(tmp_path.iterdir()) == []
 
 

@@ -85,7 +85,7 @@ def test_policy_file_damaged_by_hand_blocks_consume_of_its_own_queue_only(cli: C
     policy = tmp_path / "store" / "mail" / "config" / "policy.json"
     policy.write_text('{"ttlSec": -1}')
     status = cli("status --path store")
-    assert (status.code, "the policy of mail is broken" in status.err, "ttlSec" in status.err) == (0, True, True)
+    assert (status.code, "the policy of mail is invalid" in status.err, "ttlSec" in status.err) == (0, True, True)
     rows = cli("status --path store --json").json["queues"]
     assert [(row["queue"], row["ready"], row["policyError"] is None) for row in rows] == [
         ("mail", 1, False),

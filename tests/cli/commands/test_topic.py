@@ -212,7 +212,7 @@ def test_cli_topic_show_prints_a_topic_and_its_subscribers(topic: Cli) -> None:
     assert [(one["name"], one["state"], one["confirmed"], one["lag"]) for one in found["following"]] == [
         ("other", "offline", 2, 1)
     ]
-    assert "it has no subscribers" in topic("publish c 1").err + topic("show c").err
+    assert "c has no subscribers" in topic("publish c 1").err + topic("show c").err
     assert topic("show nothing", code=3).err.startswith("yirangmq: not_found: ")
 
 

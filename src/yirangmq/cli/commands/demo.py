@@ -44,7 +44,7 @@ def _play(args: argparse.Namespace, screen: Screen, folder: Path) -> int:
     if screen.json:
         screen.document({"ok": True, "store": url, "kept": args.keep, "steps": demo.steps})
     else:
-        report = f"The store is left at {folder}." if args.keep else "The store is gone again; --keep leaves it."
+        report = f"The store is left at {folder}." if args.keep else "The store was removed; --keep keeps it."
         screen.report(f"\n{report} Next: yirangmq publish --help")
     return output.OK
 
@@ -80,20 +80,22 @@ class DemoSteps:
     def fail(self) -> None:
         second = self._queues.lease(QUEUE)[0]
         self._queues.nack(second.lease_id, Reason.HANDLER_ERROR, "the disk of the archive is full")
-        self.step("lease the other one and nack it: it will be tried again", message=second.id, attempt=second.attempt)
+        self.step(
+            "lease the other one and nack it: it is retried after a backoff", message=second.id, attempt=second.attempt
+        )
         again = self._queues.lease(QUEUE, wait=5)[0]
-        self.step("wait for it: it came back after its backoff", message=again.id, attempt=again.attempt)
+        self.step("lease it again after its backoff", message=again.id, attempt=again.attempt)
         self._queues.nack(again.lease_id, Reason.HANDLER_ERROR, "the disk of the archive is still full")
-        self.step("nack it once more: out of attempts, so it goes to the dead letters")
+        self.step("nack it again: no attempts are left, so it becomes a dead letter")
         for view in self._queues.dead_letters.list(f"{QUEUE}-dlq"):
-            self.step("the dead letter, under its queue's other name", record=view.record())
+            self.step("the dead letter, in the dead-letter queue", record=view.record())
 
     def redrive(self) -> None:
         moved = self._queues.dead_letters.redrive(f"{QUEUE}-dlq", "reasonCode=HANDLER_ERROR")
-        self.step("the disk has space again: requeue by reason", moved=moved.count)
+        self.step("the disk has space again: redrive by reason", moved=moved.count)
         last = self._queues.lease(QUEUE)[0]
         self._queues.ack(last.lease_id)
-        self.step("lease and ack: attempts had been reset", message=last.id, attempt=last.attempt)
+        self.step("lease and ack: attempts count from 1 again", message=last.id, attempt=last.attempt)
 
 
 def _short(value: object) -> str:

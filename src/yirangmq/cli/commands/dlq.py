@@ -186,7 +186,7 @@ def _chosen(args: argparse.Namespace) -> dict[str, Any]:
 @contextmanager
 def _open_dead_letters(args: argparse.Namespace, screen: Screen) -> Iterator[DeadLetterApi]:
     """Open the dead letters. A command without a selection is refused before it creates a store."""
-    validation.check_selection(args.filter, args.id, all=args.all)
+    arguments.check_selection(args, "--filter TEXT, --id ID or --all")
     label = {"redrive": "redriving", "requeue": "redriving", "purge": "purging"}.get(args.verb, "parking")
     with (
         connection.open_or_create(args) as queues,
@@ -205,7 +205,8 @@ def _left(queues: QueueStore, args: argparse.Namespace) -> int:
 
 def _report(args: argparse.Namespace, screen: Screen, did: str, moved: MoveResult) -> int:
     value = {"did": did, "queue": args.queue, "count": moved.count, "ids": moved.ids, "dryRun": args.dry_run}
-    text = f"{'would have been ' if args.dry_run else ''}{did}: {moved.count:,} under {args.queue}"
+    done = "redriven" if did == "requeued" else did  # the member of the document is stable
+    text = f"{'would have been ' if args.dry_run else ''}{done}: {moved.count:,} of {args.queue}"
     if moved.ids:
         text += f" ({', '.join(moved.ids[:3])}{' …' if moved.count > 3 else ''})"
     screen.answer(value, text)

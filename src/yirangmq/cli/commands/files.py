@@ -276,9 +276,9 @@ COMMANDS = {
             "housekeep": (
                 "remove old days whose messages are settled",
                 Command(
-                    about="Do now what the server does once a day: remove days older than seven, except those "
-                    "with a message that is not settled, and never more than the files written since allow, "
-                    "whatever the clock shows.",
+                    about="Run the daily housekeeping of the server now: remove days older than seven, except those "
+                    "with a message that is not settled. A day also stays until files of more than seven later days "
+                    "exist, so that a wrong clock removes at most one day.",
                     examples=(
                         ("list what would be removed", "yirangmq files housekeep --dry-run"),
                         ("keep a month", "yirangmq files housekeep --days 31"),

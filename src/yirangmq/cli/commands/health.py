@@ -186,7 +186,7 @@ def _row(one: dict[str, Any]) -> tuple[object, ...]:
 COMMANDS = {
     **PROGRAM_COMMANDS,
     "health": Command(
-        about="Report the health of the server: ok, degraded (it works, but an operator should look at it) or "
+        about="Report the health of the server: ok, degraded (it works, but needs the attention of an operator) or "
         "fail, each with its reasons (docs/guarantees.md lists them); or down: a server is expected and "
         "does not answer. A server is expected if its address or its data folder is given, or if one has "
         "served the store before; --direct checks the store itself. The command exits with 11 on fail and "

@@ -96,15 +96,17 @@ def _print(args: argparse.Namespace, screen: Screen, value: dict[str, Any]) -> N
         if not row["exists"]:
             screen.note(f"nothing was ever published to {row['queue']}")
         if row["policyError"]:
-            screen.note(f"the policy of {row['queue']} is broken, so nothing moves there: {row['policyError']}")
+            screen.note(
+                f"the policy of {row['queue']} is invalid, so its messages are not delivered: {row['policyError']}"
+            )
         if row["paused"]:
-            screen.note(f"{row['queue']} is paused; 'yirangmq queue resume {row['queue']}' lets it go on")
+            screen.note(f"{row['queue']} is paused; 'yirangmq queue resume {row['queue']}' resumes it")
         if row["strategy"]:
             screen.note(
                 f"{row['queue']} is dispatched by {row['strategy']}; see 'yirangmq dispatch show {row['queue']}'"
             )
     if value["overdue"]:
-        screen.note("some messages are due to move; 'yirangmq sweep' does it now, the next consume does it anyway")
+        screen.note("some messages are due to move; 'yirangmq sweep' moves them now, and so does the next consume")
 
 
 QUEUE_COLUMNS = (

@@ -55,8 +55,13 @@ def repair_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_drop(args: argparse.Namespace, screen: Screen) -> int:
-    if bool(args.ids) == args.whole_queue:
-        raise BadInput("give message ids, or --whole-queue", field="ids")
+    if args.ids and args.whole_queue:
+        raise BadInput("are given together with --whole-queue; give only one of them", field="ids")
+    if not args.ids and not args.whole_queue:
+        raise BadInput(
+            "nothing is selected; give the ID of each message, or --whole-queue for the queue with all its messages",
+            field="ids",
+        )
     with connection.open_existing(args) as queues:
         if args.whole_queue:
             return _drop_queue(args, screen, queues)
@@ -124,6 +129,7 @@ def purge_options(parser: argparse.ArgumentParser) -> None:
 
 def run_purge(args: argparse.Namespace, screen: Screen) -> int:
     names = ("filter", "all", "state", "limit", "dry_run")
+    arguments.check_selection(args, "--filter TEXT or --all")
     with connection.open_existing(args) as queues:
         given = {name: getattr(args, name) for name in names}
         with (

@@ -113,7 +113,7 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
         screen.report()
         show_subscribers(screen, following)
     else:
-        screen.note("it has no subscribers")
+        screen.note(f"{args.topic} has no subscribers")
     return output.OK
 
 

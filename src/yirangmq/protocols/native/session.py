@@ -88,7 +88,7 @@ DEFAULT_MAX_PENDING = 256
 MAX_GREETING_BYTES = 8192
 """Upper bound of the first frame of a client that has not sent its token yet, in bytes."""
 WRONG_TOKEN = "this is not the token of this server"
-MISSING_TOKEN = "this server wants one; show it behind the address: ?token=TOKEN"
+MISSING_TOKEN = "this server requires one; set YIRANGMQ_TOKEN for a command, or pass token= to yirangmq.connect"
 CALL_WEIGHT = 16
 """Weight of a call among pending requests: its answer may be 16 times as large as that to a publish (weight 1)."""
 

@@ -338,7 +338,7 @@ EXTEND = (
     Field("leaseSec", seconds(0.001), "seconds from now; default: the queue's visibility timeout"),
 )
 ONE = "/v1/queues/{queue}"
-REFUSALS = ("not_found", "lease_lost")
+REFUSALS = ("not_found", "lease_expired", "lease_mismatch")
 
 
 def _endpoint(verb: str, about: str, settle: SettleOperation, body: Sequence[Field]) -> Endpoint:
