@@ -177,6 +177,13 @@ class BlockingTransport:
         if self._deferred:
             self._flush_deferred()
 
+    async def exchange(self) -> None:
+        topic_inbox = self._session.topic_inbox
+        if topic_inbox is None or not topic_inbox.is_full:
+            self.process_received()
+        if self._session.failure is not None:
+            raise self._mark_lost(self._session.failure)
+
     async def wait_for_data(self, one: DataSource, seconds: float) -> bool:
         return self._await(one, seconds)
 
