@@ -63,7 +63,7 @@ CURSOR_SECONDS = 0.2
 """Interval in seconds at which the position of a subscription is stored while it advances. A killed program gets the
 records of about this time again, so it is short; each store is a disk write, so it is not shorter."""
 CURSOR_RECORDS = 500
-"""Number of unconfirmed sequences from which the position is sent before ``CURSOR_SECONDS`` have passed. So the lag of a
+"""Number of unconfirmed sequences from which the position is sent before ``CURSOR_SECONDS`` have passed: the lag of a
 fast subscriber stays below the default of ``topic_lag_limit``."""
 
 

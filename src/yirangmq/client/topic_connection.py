@@ -459,8 +459,9 @@ class TopicConnection:
                 await self._raise_if_permanent(another)
 
     async def reconnect_once(self, error: ConnectionLost | None = None) -> None:
-        """Try once to connect again, without a pause, and at most once in ``reconnect`` seconds. Errors that a reconnect
-        cannot repair are raised."""
+        """Try once to connect again, without a pause, and at most once in ``reconnect`` seconds.
+
+        Errors that a reconnect cannot repair are raised."""
         if error is not None:
             await self._raise_if_permanent(error)
         now = time.monotonic()

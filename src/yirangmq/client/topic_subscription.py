@@ -211,10 +211,8 @@ class AsyncTopicSubscription:
             until = time.monotonic() + (self._options.idle if wait is None else wait)
             while True:
                 batch = self._take_received()
-                try:
+                with contextlib.suppress(ConnectionLost):  # it is found again below, or by the next fetch
                     await self._store_cursor()
-                except ConnectionLost:
-                    pass  # found again below, or by the next fetch
                 left = until - time.monotonic()
                 if batch or left <= 0 or self._topic_connection.is_over:
                     return batch
