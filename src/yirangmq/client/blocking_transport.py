@@ -272,6 +272,9 @@ class BlockingTransport:
                 self._deferred += self._session.receive(len(free_space))[1]
         except (ConnectionLost, OSError) as error:
             self._session.fail(error)
+        except BaseException as error:  # raised by a signal handler; a part of the bytes may be processed
+            self._mark_lost(InterruptedError(f"{type(error).__name__} while reading"))
+            raise
 
     def _flush_deferred(self) -> None:
         """Flush replies queued by the frame reader. The caller must not hold ``_receive_lock``."""

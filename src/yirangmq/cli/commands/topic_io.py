@@ -5,6 +5,7 @@ their last line before anything is published; stdin is published as it arrives. 
 they were printed, several at a time, also when a signal ends it."""
 
 import argparse
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -307,9 +308,12 @@ def _print_and_confirm(
             if time.monotonic() - confirmed_at >= CURSOR_SECONDS:
                 subscription.confirm(printed)
                 confirmed, confirmed_at = printed, time.monotonic()
-    finally:
+    except BaseException:
         if printed > confirmed:
-            subscription.confirm(printed)
+            with contextlib.suppress(QueueError):  # it is printed again next time
+                subscription.confirm(printed)
+        raise
+    subscription.confirm(printed)
 
 
 def _parts(batch: list[TopicRecord]) -> Iterator[list[TopicRecord]]:
@@ -387,7 +391,7 @@ SUBSCRIBE = Command(
     about="Subscribe to topics: print each record as it arrives, in order, each once. After a lost connection the "
     "command reconnects and continues at its position.\n\n"
     "In a pattern * stands for any characters, ? for one, + for one level (no dot). With --name the "
-    "subscriber is durable: the server keeps the position after each printed record. Without a server the "
+    "subscriber is durable: the server keeps the position of the printed records. Without a server the "
     "log is read directly; with a name the command then ends after the records that are there.",
     examples=(
         ("all records from now on", "yirangmq topic subscribe"),
