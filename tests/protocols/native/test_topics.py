@@ -310,7 +310,7 @@ def test_backpressure_of_a_topic_subscriber_that_does_not_read_leaves_its_confir
             committer = server.topics.ensure_open().cursor_committer
             for sequence in (5, 6):
                 follower.send(FrameKind.CONFIRM, messages.Confirm(sequence))
-                await soon(lambda wanted=sequence: committer.get("ledger").sequence == wanted)  # type: ignore[misc]
+                await soon(lambda wanted=sequence: [one.sequence for one in committer.all()] == [wanted])  # type: ignore[misc]
             assert connection._session.is_write_paused
             await follower.until(lambda: len(follower.records) == 5000 and len(follower.told(FrameKind.CONFIRMED)) == 2)
 
