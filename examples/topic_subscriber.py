@@ -11,7 +11,7 @@ import yirangmq
 
 
 def follow(client, limit):
-    """Handle ``limit`` records. A record is confirmed when the next one is requested. Return the last sequence."""
+    """Handle ``limit`` records. A record is processed when the next one is requested. Return the last sequence."""
     with client.topics.subscribe("prices", name="charts", idle=5) as records:
         for count, record in enumerate(records, 1):
             print(f"record {record.topic_sequence}: {record.key} {record.value()}")

@@ -91,6 +91,9 @@ class ScriptedLine:
     def process_received(self) -> None:
         raise NotImplementedError
 
+    async def exchange(self) -> None:
+        """Nothing to send or to read."""
+
     async def wait_for_data(self, one: Any, seconds: float) -> bool:
         """False for each ``SILENCE`` of the script."""
         is_silent = bool(self._answers) and self._answers[0] is SILENCE

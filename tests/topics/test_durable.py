@@ -13,7 +13,7 @@ from yirangmq.core.errors import BadInput, QueueError, Retired, Unavailable, Wro
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import Cursor, Retention, Start, SubscriberState
 from yirangmq.protocols.feed import FeedDialect
-from yirangmq.topics.cursors import retention_floor
+from yirangmq.topics.cursors import MAX_MARKS, SentMarks, retention_floor
 from yirangmq.wire.frames import FrameKind
 
 DAY = 86400.0
@@ -124,6 +124,55 @@ def test_subscriber_name_used_again_cuts_off_the_catchup_of_the_earlier_subscrib
 
 
 # -- lag --------------------------------------------------------------------------------------------------------------
+
+
+def test_lag_of_a_durable_subscriber_counts_what_it_has_not_confirmed(stage: PublisherHarness) -> None:
+    stage.fill(20)
+    client = follows(stage)
+    other = stage.client()
+    other.follow(start=Start.BEGINNING)
+    stage.settle(other)
+    lag_of = stage.publisher.ensure_open().lifecycle.lag_of
+    assert (len(client.records), lag_of(client.subscriber)) == (20, 20)
+    assert (len(other.records), lag_of(other.subscriber)) == (20, 0), "not durable: what it was not sent"
+    confirm(stage, client, 12)
+    assert lag_of(client.subscriber) == 8
+    stage.fill(3)
+    assert lag_of(client.subscriber) == 11
+    confirm(stage, client, 23)
+    assert lag_of(client.subscriber) == 0
+
+
+def test_lag_of_a_durable_subscriber_with_a_filter_counts_only_records_that_match_it(stage: PublisherHarness) -> None:
+    client = follows(stage, filter=make_filter(["b"]), start=Start.NEW)
+    lag_of = stage.publisher.ensure_open().lifecycle.lag_of
+    stage.fill(10, topic="b")  # 1 to 10
+    assert lag_of(client.subscriber) == 10
+    stage.fill(100, topic="a")
+    stage.fill(10, topic="b")  # 111 to 120
+    assert lag_of(client.subscriber) == 20
+    confirm(stage, client, 4)
+    assert lag_of(client.subscriber) == 16
+    confirm(stage, client, 120)
+    assert lag_of(client.subscriber) == 0
+    stage.publisher.recover(client.subscriber, 115, "", 7)
+    stage.settle(client)
+    assert lag_of(client.subscriber) == 0, "records sent again that are confirmed are not counted"
+
+
+def test_sent_marks_are_bounded_and_begin_again_where_records_are_sent_again() -> None:
+    marks = SentMarks(100, 7)
+    for n in range(1, 10 * MAX_MARKS):
+        marks.add(100 + 10 * n, 7 + n)
+        assert len(marks._sequences) <= MAX_MARKS
+    last = 10 * MAX_MARKS - 1
+    assert [marks.after(100 + 10 * n) for n in (0, 5, last)] == [last, last - 5, 0]
+    marks.confirm(100 + 10 * (last - 3))
+    assert marks.after(100 + 10 * (last - 3)) == 3
+    marks.add(100 + 10 * (last - 1), 7 + last)
+    assert marks.after(100 + 10 * (last - 3)) == 2
+    marks.add(100 + 10 * last, 7 + last + 1)
+    assert marks.after(100 + 10 * (last - 3)) == 3
 
 
 @pytest.mark.parametrize("wanted", [["b"], ["b", "c*"]])

@@ -18,6 +18,8 @@ from yirangmq.observe.prometheus import METRICS, page
 from yirangmq.stores.log import reader
 from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.topics.ports import TopicSettings
+from yirangmq.wire import messages
+from yirangmq.wire.frames import FrameKind
 from yirangmq.wire.records import RecordReader
 
 
@@ -74,7 +76,10 @@ def test_health_lag_is_degraded_for_a_subscriber_too_far_behind(tmp_path: Path) 
             assert told["yirangmq_subscriber_late"] == 1
             assert told['yirangmq_subscriber_lag{subscriber="ledger"}'] > 100
             await follower.until(lambda: len(follower.records) == 6000)
+            assert told_by(server)['yirangmq_subscriber_lag{subscriber="ledger"}'] == 6000, "it has confirmed none"
+            await follower.ask(FrameKind.CONFIRM, messages.Confirm(6000))
             await soon(lambda: server.about.reasons() == [])
+            assert told_by(server)['yirangmq_subscriber_lag{subscriber="ledger"}'] == 0
 
     run_loop(main())
 

@@ -344,7 +344,6 @@ def _subscriber_name(subscriber: "Subscriber") -> str:
 
 def _subscriber_row(subscriber: "Subscriber", lag: int) -> dict[str, Any]:
     sequence = subscriber.reached
-    sent = subscriber.total + (subscriber.run.sent if subscriber.run is not None else 0)
     return {
         "subscriber": _subscriber_name(subscriber),
         "name": subscriber.name,
@@ -353,7 +352,7 @@ def _subscriber_row(subscriber: "Subscriber", lag: int) -> dict[str, Any]:
         "sequence": sequence,
         "confirmed": subscriber.confirmed if subscriber.name else None,
         "lag": lag,
-        "sent": sent,
+        "sent": subscriber.total_sent,
         "recoveries": subscriber.recoveries,
         "peer": subscriber.connection.peer,
     }

@@ -33,6 +33,8 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         self._closed = asyncio.Event()
         self._is_paused = False
         """Reading is paused until the subscription takes records from the feed."""
+        self._awaited = 0
+        """Number of replies that are awaited. Reading is not paused then: a reply follows the records sent before."""
 
     # -- asyncio ----------------------------------------------------------------------------------------------------
 
@@ -57,7 +59,9 @@ class AsyncioTransport(asyncio.BufferedProtocol):
         if replies:
             self._collect(replies)
         topic_inbox = self._session.topic_inbox
-        if topic_inbox is not None and topic_inbox.is_full and not self._is_paused and self._transport is not None:
+        if topic_inbox is None or not topic_inbox.is_full or self._is_paused or self._awaited:
+            return
+        if self._transport is not None:
             self._is_paused = True
             self._transport.pause_reading()
 
@@ -102,16 +106,24 @@ class AsyncioTransport(asyncio.BufferedProtocol):
 
     def notify_taken(self) -> None:
         topic_inbox = self._session.topic_inbox
-        if self._is_paused and topic_inbox is not None and not topic_inbox.is_full and self._transport is not None:
+        if topic_inbox is not None and not topic_inbox.is_full:
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if self._is_paused and self._transport is not None and not self._transport.is_closing():
             self._is_paused = False
             self._transport.resume_reading()
 
     async def answer(self, slot: Slot, seconds: float) -> Reply:
+        self._awaited += 1
         try:
+            self._resume_reading()
             await self._await(slot, seconds)
         except BaseException:
             self._session.abandon(slot)
             raise
+        finally:
+            self._awaited -= 1
         if slot.reply is None:
             raise self._mark_lost(TimeoutError(f"no answer within {seconds:g} seconds"))
         return slot.reply
@@ -121,6 +133,10 @@ class AsyncioTransport(asyncio.BufferedProtocol):
 
     def process_received(self) -> None:
         """No-op: the event loop processes received data."""
+
+    async def exchange(self) -> None:
+        await asyncio.sleep(0)  # the loop writes and reads
+        self._check()
 
     async def wait_for_data(self, one: DataSource, seconds: float) -> bool:
         return await self._await(one, seconds)

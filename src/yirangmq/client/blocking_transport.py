@@ -177,6 +177,13 @@ class BlockingTransport:
         if self._deferred:
             self._flush_deferred()
 
+    async def exchange(self) -> None:
+        topic_inbox = self._session.topic_inbox
+        if topic_inbox is None or not topic_inbox.is_full:
+            self.process_received()
+        if self._session.failure is not None:
+            raise self._mark_lost(self._session.failure)
+
     async def wait_for_data(self, one: DataSource, seconds: float) -> bool:
         return self._await(one, seconds)
 
@@ -265,6 +272,9 @@ class BlockingTransport:
                 self._deferred += self._session.receive(len(free_space))[1]
         except (ConnectionLost, OSError) as error:
             self._session.fail(error)
+        except BaseException as error:  # raised by a signal handler; a part of the bytes may be processed
+            self._mark_lost(InterruptedError(f"{type(error).__name__} while reading"))
+            raise
 
     def _flush_deferred(self) -> None:
         """Flush replies queued by the frame reader. The caller must not hold ``_receive_lock``."""

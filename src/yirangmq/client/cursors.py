@@ -1,16 +1,17 @@
 """Cursors of topic subscriptions: kept by the server under a name, in a file, or not at all.
 
-Confirming does not hold up records. One confirmation is in flight at a time, and the next one covers everything done
-meanwhile. The cursor file is replaced as a whole and synced, so a power cut leaves the old or the new one. While
-records come it is written once in ``FILE_SECONDS``."""
+Storing a position does not hold up records. While records are processed, the position is stored at most once in
+``CURSOR_SECONDS``. It is sent to the server earlier if ``CURSOR_RECORDS`` sequences are unconfirmed and the
+confirmation before it is answered. The cursor file is replaced as a whole and synced, so a power cut leaves the old or
+the new one."""
 
 import time
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from yirangmq.client.session import Slot
+from yirangmq.client.session import ConnectionLost, Slot
 from yirangmq.client.transport import Transport
-from yirangmq.core.errors import BadInput, StoreDamaged, StoreError
+from yirangmq.core.errors import BadInput, QueueError, StoreDamaged, StoreError, Unavailable
 from yirangmq.format.json_codec import dumps, loads
 from yirangmq.fsio.atomic_file import replace_file
 from yirangmq.fsio.permissions import OWNER
@@ -58,8 +59,12 @@ class CursorFile:
 
 # -- cursor storage ----------------------------------------------------------------------------------------------------
 
-FILE_SECONDS = 0.2
-"""Minimum interval between two writes of the cursor file, in seconds, while records arrive."""
+CURSOR_SECONDS = 0.2
+"""Interval in seconds at which the position of a subscription is stored while it advances. A killed program gets the
+records of about this time again, so it is short; each store is a disk write, so it is not shorter."""
+CURSOR_RECORDS = 500
+"""Number of unconfirmed sequences from which the position is sent before ``CURSOR_SECONDS`` have passed: the lag of a
+fast subscriber stays below the default of ``topic_lag_limit``."""
 
 
 class CursorKeeper(Protocol):
@@ -68,8 +73,11 @@ class CursorKeeper(Protocol):
     needs_connection: bool
     """True if storing the cursor requires a connection."""
 
-    async def store(self, transport: Transport, epoch: str, sequence: int) -> None:
-        """Store the cursor soon, without waiting."""
+    def due_in(self, sequence: int) -> float | None:
+        """Return the seconds until ``store`` is due, or None if nothing is to be stored."""
+
+    async def store(self, transport: Transport | None, epoch: str, sequence: int) -> None:
+        """Store the cursor soon, without waiting. Raises ``ConnectionLost``, also if the loss is found only now."""
 
     async def flush(self, transport: Transport | None, epoch: str, sequence: int, seconds: float) -> None:
         """Store the cursor now, durably."""
@@ -83,7 +91,10 @@ class NoCursorKeeper:
 
     needs_connection = False
 
-    async def store(self, transport: Transport, epoch: str, sequence: int) -> None:
+    def due_in(self, sequence: int) -> float | None:
+        return None
+
+    async def store(self, transport: Transport | None, epoch: str, sequence: int) -> None:
         """No-op."""
 
     async def flush(self, transport: Transport | None, epoch: str, sequence: int, seconds: float) -> None:
@@ -98,34 +109,64 @@ class ServerCursorKeeper:
 
     needs_connection = True
 
-    def __init__(self) -> None:
+    def __init__(self, clock: "MonotonicSeconds | None" = None) -> None:
+        self._seconds = clock or time.monotonic
         self._slot: Slot | None = None
+        """The latest confirmation in flight. Its reply covers the earlier ones, so they are abandoned."""
         self._requested = 0
+        self._requested_at = -CURSOR_SECONDS
         self.confirmed = 0
         """Sequence that is durable on the server."""
 
-    async def store(self, transport: Transport, epoch: str, sequence: int) -> None:
-        slot = self._slot
-        if slot is not None:
-            if slot.reply is None:
-                return
-            self._slot = None
-            self.confirmed = slot.reply.wanted(FrameKind.CONFIRMED).sequence
-        if sequence > self._requested:
-            self._requested = sequence
-            self._slot = await transport.request(FrameKind.CONFIRM, messages.Confirm(sequence))
+    def due_in(self, sequence: int) -> float | None:
+        if sequence <= self._requested:
+            return None
+        is_answered = self._slot is None or self._slot.has_data
+        if is_answered and sequence - self._requested >= CURSOR_RECORDS:
+            return 0.0
+        return max(0.0, self._requested_at + CURSOR_SECONDS - self._seconds())
+
+    async def store(self, transport: Transport | None, epoch: str, sequence: int) -> None:
+        if transport is not None and sequence > self._requested:
+            await self._request(transport, sequence)
+            await transport.exchange()
 
     async def flush(self, transport: Transport | None, epoch: str, sequence: int, seconds: float) -> None:
-        while transport is not None and (self._slot is not None or sequence > self._requested):
-            if self._slot is not None:
-                await transport.answer(self._slot, seconds)
-            await self.store(transport, epoch, sequence)
+        if transport is None:
+            return
+        if sequence > self._requested:
+            await self._request(transport, sequence)
+        if self._slot is not None:
+            await transport.answer(self._slot, seconds)
+            self._take_reply()
+
+    async def _request(self, transport: Transport, sequence: int) -> None:
+        """Send a confirmation, also if the one before it is not answered: its reply follows the records that the
+        client has not read yet."""
+        if self._slot is not None and self._slot.reply is None:
+            transport.abandon(self._slot)
+            self._slot = None
+        self._take_reply()
+        self._slot = await transport.request(FrameKind.CONFIRM, messages.Confirm(sequence))
+        self._requested, self._requested_at = sequence, self._seconds()
+
+    def _take_reply(self) -> None:
+        slot, self._slot = self._slot, None
+        if slot is None or slot.reply is None:
+            return
+        try:
+            self.confirmed = max(self.confirmed, slot.reply.wanted(FrameKind.CONFIRMED).sequence)
+        except QueueError as error:
+            self._requested = self.confirmed
+            if isinstance(error, Unavailable):  # another connection, perhaps to another server, can confirm it
+                raise ConnectionLost(str(error)) from error
+            raise
 
     def reset(self, *, is_new_epoch: bool = False) -> None:
         self._slot = None
         if is_new_epoch:
             self.confirmed = 0
-        self._requested = self.confirmed
+        self._requested, self._requested_at = self.confirmed, -CURSOR_SECONDS
 
 
 class FileCursorKeeper:
@@ -137,10 +178,15 @@ class FileCursorKeeper:
         self._file = file
         self._seconds = clock or time.monotonic
         self._written = CursorPosition("", 0)
-        self._at = -FILE_SECONDS
+        self._at = -CURSOR_SECONDS
 
-    async def store(self, transport: Transport, epoch: str, sequence: int) -> None:
-        if self._seconds() - self._at >= FILE_SECONDS:
+    def due_in(self, sequence: int) -> float | None:
+        if sequence == self._written.sequence:
+            return None
+        return max(0.0, self._at + CURSOR_SECONDS - self._seconds())
+
+    async def store(self, transport: Transport | None, epoch: str, sequence: int) -> None:
+        if self._seconds() - self._at >= CURSOR_SECONDS:
             self._write(CursorPosition(epoch, sequence))
 
     async def flush(self, transport: Transport | None, epoch: str, sequence: int, seconds: float) -> None:
@@ -152,7 +198,8 @@ class FileCursorKeeper:
             self._written, self._at = position, self._seconds()
 
     def reset(self, *, is_new_epoch: bool = False) -> None:
-        """No-op."""
+        if is_new_epoch:
+            self._written = CursorPosition("", 0)
 
 
 class MonotonicSeconds(Protocol):

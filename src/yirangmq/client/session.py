@@ -56,7 +56,7 @@ class TopicInbox:
 
     @property
     def is_full(self) -> bool:
-        return self.size > HIGH_WATER_MARK
+        return self.size > HIGH_WATER_MARK and not self.is_over
 
     # -- filled by the session -----------------------------------------------------------------------------------------
 

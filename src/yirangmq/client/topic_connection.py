@@ -7,6 +7,7 @@ missing, it accepts no record until everything after the last certain sequence i
 After a loss the connection is retried every ``reconnect`` seconds, ±50 % jitter, as long as a record is awaited. If
 the same position fails more than ``MAX_FAULTS`` times, the error is raised. Coroutines; one connection at a time."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -281,6 +282,9 @@ class TopicConnection:
         self._is_resend_requested = False
         """True while a resend was requested and has not started."""
         self._faults, self._fault_at = 0, -1
+        self._epoch = ""
+        """Epoch of the log at the server of the latest connection. The tracker's follows when it takes the frame."""
+        self._retry_at = 0.0
         self.inbox = TopicInbox()
         self.tracker = Tracker(is_all=options.is_all, report=on_event)
         self.state: SubscriberState = SubscriberState.OFFLINE
@@ -290,6 +294,17 @@ class TopicConnection:
     def transport(self) -> Transport | None:
         """The open connection, or None if there is none or it is lost."""
         return self._transport if self._transport is not None and self._transport.is_alive else None
+
+    @property
+    def latest_transport(self) -> Transport | None:
+        """The latest connection, also if it is lost: a request raises the error then. None before the first one, and
+        after ``drop``."""
+        return self._transport
+
+    @property
+    def is_same_epoch(self) -> bool:
+        """True if the server has the log whose records were returned. Positions of another log must not be sent."""
+        return self._epoch == self.tracker.epoch
 
     # -- connect and subscribe -----------------------------------------------------------------------------------------
 
@@ -352,7 +367,8 @@ class TopicConnection:
     async def _subscribe(self, transport: Transport, body: messages.TopicSubscribe) -> None:
         slot = await transport.request(FrameKind.TOPIC_SUBSCRIBE, body)
         try:
-            (await transport.answer(slot, self._connection.options.timeout)).wanted(FrameKind.TOPIC_SUBSCRIBED)
+            reply = await transport.answer(slot, self._connection.options.timeout)
+            self._epoch = reply.wanted(FrameKind.TOPIC_SUBSCRIBED).epoch
         except WrongEpoch:
             raise
         except (Unavailable, StoreError) as error:  # a retry may succeed
@@ -441,6 +457,33 @@ class TopicConnection:
                 return
             except (Unreachable, ConnectionLost) as another:
                 await self._raise_if_permanent(another)
+
+    async def reconnect_once(self, error: ConnectionLost | None = None) -> None:
+        """Try once to connect again, without a pause, and at most once in ``reconnect`` seconds.
+
+        Errors that a reconnect cannot repair are raised."""
+        if error is not None:
+            await self._raise_if_permanent(error)
+        now = time.monotonic()
+        if self.is_over or now < self._retry_at:
+            return
+        self._retry_at = now + self._connection.jittered(self._options.reconnect)
+        with contextlib.suppress(Unreachable, ConnectionLost):
+            await self._connect()
+
+    async def drop_interrupted(self) -> bool:
+        """Drop the connection if an exception of a signal handler broke it, for example ``SystemExit``: the server is
+        there, and another connection can confirm. Return True if it was dropped."""
+        transport = self._transport
+        if transport is None or transport.is_alive:
+            return False
+        try:
+            await transport.exchange()
+        except ConnectionLost as lost:
+            if isinstance(lost.__cause__, InterruptedError):
+                await self.drop(str(lost))
+                return True
+        return False
 
     async def _raise_if_permanent(self, error: ConnectionLost | Unreachable) -> None:
         why = reason(error) if isinstance(error, ConnectionLost) else error

@@ -21,6 +21,8 @@ from yirangmq.core.errors import QueueError, Unavailable, Unreachable
 from yirangmq.core.topics import SubscriberState
 
 NO_TIMEOUT_SECONDS = 10.0 * 366 * 86400
+MIN_WAIT_SECONDS = 0.05
+"""Shortest wait for data, in seconds, while a position that is due cannot be stored because there is no connection."""
 
 
 class AsyncTopicSubscription:
@@ -98,9 +100,8 @@ class AsyncTopicSubscription:
     async def next(self, wait: float | None = None) -> TopicRecord | None:
         """Return the next record. Return None if none arrived within ``wait`` seconds (default: ``idle``), or after
         the end."""
-        if self._has_cursor and self.ready and self._options.confirm == "after":
-            self._done = max(self._done, self._last_returned)
-            await self._store_cursor()
+        if self._has_cursor and self.ready:
+            await self._mark_processed()
         while not self.ready:
             batch = await self._fetch(wait)
             if not batch:
@@ -111,9 +112,15 @@ class AsyncTopicSubscription:
         return record
 
     def next_now(self) -> TopicRecord | None:
-        """Return the next record if it has arrived and nothing has to be confirmed, else None."""
-        if self._has_cursor or not self.ready:
+        """Return the next record if it has arrived and no position has to be stored before, else None."""
+        if not self.ready:
             return None
+        if self._has_cursor and self._options.confirm != "manual":
+            if self._options.confirm == "before":
+                return None
+            self._done = max(self._done, self._last_returned)
+            if self._cursor_keeper.due_in(self._done) == 0:
+                return None
         record = self.ready.popleft()
         self._last_returned = record.sequence
         return record
@@ -126,6 +133,8 @@ class AsyncTopicSubscription:
     async def next_batch(self, wait: float | None = None) -> list[TopicRecord]:
         """Return all records that have arrived; an empty list if none arrived within ``wait`` seconds, or after the
         end."""
+        if self._has_cursor and self.ready:
+            await self._mark_processed()
         batch = [*self.ready] if self.ready else await self._fetch(wait)
         self.ready.clear()
         if batch:
@@ -152,18 +161,40 @@ class AsyncTopicSubscription:
         self._done = sequence
         await self._store_cursor_durably(NO_TIMEOUT_SECONDS)
 
+    async def _mark_processed(self) -> None:
+        """Mark the returned records as processed while others are ready, and store the position if that is due.
+
+        After a loss it connects again: the program may take hours for the records that it has. If that fails, the
+        next call tries again after ``reconnect`` seconds."""
+        if self._options.confirm != "after":
+            return
+        self._done = max(self._done, self._last_returned)
+        if self._cursor_keeper.due_in(self._done) != 0:
+            return
+        async with self._fetch_lock:
+            try:
+                await self._store_cursor()
+                if self._cursor_keeper.needs_connection and self._topic_connection.latest_transport is None:
+                    await self._topic_connection.reconnect_once()
+            except ConnectionLost as error:
+                await self._topic_connection.reconnect_once(error)
+
     async def _store_cursor(self) -> None:
-        """Confirm the position if there is a connection. A loss is handled by the next fetch."""
-        transport = self._topic_connection.transport
-        if transport is not None:
-            with contextlib.suppress(ConnectionLost):
-                await self._cursor_keeper.store(transport, self._tracker.epoch, self._done)
+        """Store the position if that is due. The caller holds ``_fetch_lock``."""
+        if self._topic_connection.is_over or self._cursor_keeper.due_in(self._done) != 0:
+            return
+        if self._cursor_keeper.needs_connection and not self._topic_connection.is_same_epoch:
+            return
+        await self._cursor_keeper.store(self._topic_connection.latest_transport, self._tracker.epoch, self._done)
 
     async def _store_cursor_durably(self, until: float) -> None:
         """Confirm the position durably, over as many connections as needed."""
         while not self._topic_connection.is_over:
             try:
+                await self._topic_connection.drop_interrupted()
                 transport = await self._topic_connection.connected() if self._cursor_keeper.needs_connection else None
+                if transport is not None and not self._topic_connection.is_same_epoch:
+                    return  # the log of this position is lost
                 if self._tracker.epoch:
                     await self._cursor_keeper.flush(transport, self._tracker.epoch, self._done, self._seconds)
                 return
@@ -175,21 +206,25 @@ class AsyncTopicSubscription:
     async def _fetch(self, wait: float | None) -> list[TopicRecord]:
         async with self._fetch_lock:
             if self._options.confirm != "manual":
-                self._done = max(
-                    self._done, self._last_returned
-                )  # a request for more marks the earlier records as processed
-                await self._store_cursor()
+                # A request for more marks the earlier records as processed.
+                self._done = max(self._done, self._last_returned)
             until = time.monotonic() + (self._options.idle if wait is None else wait)
             while True:
                 batch = self._take_received()
+                with contextlib.suppress(ConnectionLost):  # it is found again below, or by the next fetch
+                    await self._store_cursor()
                 left = until - time.monotonic()
                 if batch or left <= 0 or self._topic_connection.is_over:
                     return batch
                 try:
-                    await self._store_cursor()
-                    await self._topic_connection.wait_for_data(min(left, LISTEN_SECONDS))
+                    await self._topic_connection.wait_for_data(min(left, self._wait_seconds()))
                 except (ConnectionLost, Unreachable) as error:
                     await self._topic_connection.reconnect_until(error, until)
+
+    def _wait_seconds(self) -> float:
+        """Return how long to wait for data at once: until the position is to be stored."""
+        due = self._cursor_keeper.due_in(self._done)
+        return LISTEN_SECONDS if due is None else min(LISTEN_SECONDS, max(due, MIN_WAIT_SECONDS))
 
     def _take_received(self) -> list[TopicRecord]:
         """Return the new records of one read, and process the frames about them."""
@@ -250,11 +285,19 @@ class AsyncTopicSubscription:
         async with self._fetch_lock:
             self.ready.clear()
             try:
-                if self._tracker.epoch:
-                    await self._cursor_keeper.flush(
-                        self._topic_connection.transport, self._tracker.epoch, self._done, self._seconds
-                    )
-            except ConnectionLost:
+                await self._flush_cursor()
+            except (ConnectionLost, Unreachable):
                 pass  # unconfirmed records are sent again next time
             finally:
                 await self._topic_connection.close()
+
+    async def _flush_cursor(self) -> None:
+        """Store the position durably at the end. A connection that a signal handler broke is replaced for that."""
+        tracker, keeper, connection = self._tracker, self._cursor_keeper, self._topic_connection
+        if not tracker.epoch:
+            return
+        if keeper.needs_connection and await connection.drop_interrupted() and keeper.due_in(self._done) is not None:
+            with contextlib.suppress(QueueError):
+                await connection.connected()
+        if not keeper.needs_connection or connection.is_same_epoch:
+            await keeper.flush(connection.transport, tracker.epoch, self._done, self._seconds)

@@ -53,6 +53,10 @@ class Transport(Protocol):
     def process_received(self) -> None:
         """Process received data without waiting, and detect a lost connection."""
 
+    async def exchange(self) -> None:
+        """Let requests leave, and process received data, without waiting for more. A full topic inbox is not filled
+        further."""
+
     async def wait_for_data(self, one: DataSource, seconds: float) -> bool:
         """Wait until ``one`` has data. Return False after ``seconds`` without any."""
 

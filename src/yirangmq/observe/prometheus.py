@@ -62,7 +62,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "yirangmq_feed_online": ("gauge", "1 while the publisher accepts and sends records"),
     "yirangmq_feed_recovering": ("gauge", "subscribers whose catch-up is running on a recovery worker"),
     "yirangmq_subscribers": ("gauge", "subscribers, by state"),
-    "yirangmq_subscriber_lag": ("gauge", "records that match a subscriber's filter and are not sent yet"),
+    "yirangmq_subscriber_lag": ("gauge", "matching records not yet confirmed (not durable: not yet sent)"),
     "yirangmq_subscriber_late": ("gauge", "connected subscribers whose lag is above topic_lag_limit"),
     # bridges from topics to queues
     "yirangmq_bridge_lag": ("gauge", "records between a bridge and the end of the log"),

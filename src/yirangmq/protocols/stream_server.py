@@ -50,7 +50,8 @@ class StreamLimits:
     idle_seconds: float = 600
     frame_seconds: float = 30
     write_buffer: int = 1024 * 1024
-    """High-water mark of unsent bytes of a client; above it nothing is pushed to the client or read from it."""
+    """High-water mark of unsent bytes of a client; above it nothing is pushed to the client, and nothing read from
+    it unless it subscribes to topics: its confirmations are read."""
     client_memory: int = 64 * 1024 * 1024
     """Upper bound of unsent bytes of a client; its connection is closed before they exceed it."""
     pending: int = 256
@@ -299,11 +300,12 @@ class StreamConnection(asyncio.BufferedProtocol):
         transport, session = self._transport, self._session
         if transport is None or transport.is_closing() or self._stopping or self._lingering_since:
             return
+        may_resume = not session.is_full and session.pending <= self.server.limits.pending // 2
         if self._reading and session.is_full:
             self._reading = False
             self.server.paused.add(self)
             transport.pause_reading()
-        elif not self._reading and not session.is_write_paused and session.pending <= self.server.limits.pending // 2:
+        elif not self._reading and may_resume:
             if session.held:
                 session.receive(b"")
                 self._received()

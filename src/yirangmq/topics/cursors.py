@@ -3,11 +3,13 @@
 Confirmations that arrive during a write are written together in the next one. A cached cursor is always on disk. Loop
 thread only; writes run in the background executor.
 
-``CursorLags`` counts the records after the cursors of subscribers that are not connected.
+``CursorLags`` counts the records after the cursors of subscribers that are not connected, ``SentMarks`` those that a
+connected one was sent and has not confirmed.
 
 A start is given as new, beginning, a sequence, or a time. Finding a time in the log may wait for the disk; the other
 starts need no read."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from functools import partial
@@ -169,6 +171,56 @@ class CursorLags:
                 self._counted[cursor.name] = CountedCursor(cursor, records, matched)
 
         self._executor.run(partial(count_after, log.reader(), filter, cursor.sequence, log.last), counted)
+
+
+MAX_MARKS = 64
+"""Upper bound of the marks of one subscriber. Above it every second one is dropped."""
+
+
+class SentMarks:
+    """Number of records that a durable subscriber with a filter was sent, by their sequences. Loop thread only.
+
+    It is marked at intervals: up to this sequence, so many records. Between two marks it is interpolated."""
+
+    def __init__(self, sequence: int, total: int) -> None:
+        self._sequences = [sequence]
+        self._counts = [0]
+        self._offset = total
+
+    def add(self, sequence: int, total: int) -> None:
+        """Add a mark. ``total``: all records sent, those that are sent again after a recovery request included."""
+        if sequence < self._sequences[-1]:  # what follows is sent again
+            count = self._count_at(sequence)
+            kept = bisect_left(self._sequences, sequence)
+            del self._sequences[kept:], self._counts[kept:]
+            self._offset = total - count
+        elif sequence == self._sequences[-1]:
+            self._sequences.pop()
+            self._counts.pop()
+        self._sequences.append(sequence)
+        self._counts.append(total - self._offset)
+        if len(self._sequences) > MAX_MARKS:
+            del self._sequences[1:-1:2], self._counts[1:-1:2]
+
+    def confirm(self, sequence: int) -> None:
+        """Drop the marks that are not needed any more: all but one up to this sequence."""
+        passed = bisect_right(self._sequences, sequence) - 1
+        if passed > 0:
+            del self._sequences[:passed], self._counts[:passed]
+
+    def after(self, sequence: int) -> int:
+        """Return the number of records sent after this sequence."""
+        return max(0, self._counts[-1] - self._count_at(sequence))
+
+    def _count_at(self, sequence: int) -> int:
+        place = bisect_right(self._sequences, sequence)
+        if place == 0:
+            return self._counts[0]
+        if place == len(self._sequences):
+            return self._counts[-1]
+        low, high = self._sequences[place - 1 : place + 1]
+        first, last = self._counts[place - 1 : place + 1]
+        return first + round((last - first) * (sequence - low) / (high - low))
 
 
 def _nothing() -> None:

@@ -23,6 +23,7 @@ from yirangmq.core.errors import BadInput, QueueError, StoreError, Unavailable, 
 from yirangmq.core.topic_filter import Filter
 from yirangmq.core.topics import AppendResult, Log, NewRecord, SubscriberState, SubscriberVerb, subscriber_after
 from yirangmq.topics.catchup import CatchupRateLimiter
+from yirangmq.topics.cursors import SentMarks
 from yirangmq.topics.ports import MAX_PER_PUBLISH, Dialect, EncodedRecords, Loop, SubscriberConnection, TopicSettings
 from yirangmq.wire.records import read_head
 
@@ -66,6 +67,8 @@ class Subscriber:
     or ``FROM_FIRST``."""
     backlog: "Backlog | None" = None
     """Records that it has not been sent yet, while it is behind with a filter."""
+    sent_marks: SentMarks | None = None
+    """Records that it was sent, for the lag of a durable subscriber with a filter."""
     progress_sent_at: float = 0.0
     """Time of the latest progress message, in monotonic seconds."""
     progress_seconds: float = 1.0
@@ -92,6 +95,15 @@ class Subscriber:
     def reached(self) -> int:
         """Return the sequence up to which all matching records are sent, also during a catch-up."""
         return self.cursor if self.run is None else self.run.cursor
+
+    @property
+    def total_sent(self) -> int:
+        """Return the records sent since it connected, also during a catch-up."""
+        return self.total if self.run is None else self.total + self.run.sent
+
+    def mark_sent(self) -> None:
+        if self.sent_marks is not None:
+            self.sent_marks.add(self.reached, self.total_sent)
 
     def count(self, records: int) -> None:
         self.sent += records

@@ -15,7 +15,7 @@ from yirangmq.core.errors import BadInput, QueueError, Retired, WrongState
 from yirangmq.core.topics import Cursor, SubscriberState, SubscriberVerb, TrimResult
 from yirangmq.fsio.background import LoopExecutor
 from yirangmq.topics.catchup import Catchup, CatchupPool, CatchupWorker
-from yirangmq.topics.cursors import CursorCommitter, retention_floor
+from yirangmq.topics.cursors import CursorCommitter, SentMarks, retention_floor
 from yirangmq.topics.live import FROM_FIRST, Backlog, LiveCommit, Subscriber, TopicFeed
 from yirangmq.topics.ports import CatchupOutput, CatchupRange, CatchupResult, Subscribed
 
@@ -81,6 +81,8 @@ class SubscriberLifecycle:
         subscriber.connection.send(subscriber.dialect.subscribed(request, about))
         subscriber.cursor, subscriber.sent, subscriber.initial_last = next - 1, 0, log.last
         subscriber.progress_sent_at = self._loop.seconds()
+        is_counted = bool(subscriber.name) and not subscriber.filter.is_all
+        subscriber.sent_marks = SentMarks(next - 1, subscriber.total) if is_counted else None
         subscriber.move(SubscriberVerb.SUBSCRIBE)
         if next <= log.last:
             self._recover(subscriber, self._range(subscriber, next - 1, (request,)))
@@ -129,6 +131,21 @@ class SubscriberLifecycle:
         self._set_backlog(subscriber, records)
 
     def lag_of(self, subscriber: Subscriber) -> int:
+        """Return the lag: the matching records that a durable subscriber has not confirmed, or that another one has
+        not been sent yet.
+
+        With a filter the records that are sent and not confirmed are estimated from ``SentMarks``."""
+        if not subscriber.name:
+            return self.unsent_of(subscriber)
+        unconfirmed = max(0, self._feed.log.last - subscriber.confirmed)
+        if subscriber.sent_marks is None:
+            return unconfirmed
+        subscriber.mark_sent()
+        subscriber.sent_marks.confirm(subscriber.confirmed)
+        sent = subscriber.sent_marks.after(subscriber.confirmed)
+        return min(unconfirmed, self.unsent_of(subscriber) + sent)
+
+    def unsent_of(self, subscriber: Subscriber) -> int:
         """Return the number of records that a subscriber has not been sent yet.
 
         With a filter those that match it are counted as they are published. The records of a recovery that it asked
@@ -203,7 +220,9 @@ class SubscriberLifecycle:
     def _recover(self, subscriber: Subscriber, task: CatchupRange) -> None:
         """Start a catch-up over this range."""
         subscriber.move(SubscriberVerb.RECOVER)
+        subscriber.mark_sent()
         subscriber.cursor = task.after
+        subscriber.mark_sent()
         self._detach(subscriber, task)
         self._set_backlog(subscriber, None)
 
@@ -273,7 +292,9 @@ class SubscriberLifecycle:
         if task is None:
             subscriber.move(SubscriberVerb.RECOVER)
             task = self._requested_range(subscriber)
+            subscriber.mark_sent()
             subscriber.cursor = task.after
+            subscriber.mark_sent()
             if task.requests:
                 self._set_backlog(subscriber, None)
         subscriber.recoveries += 1
@@ -435,7 +456,7 @@ class TopicMaintenance:
         self.alarms = set(late)
 
     def lags(self) -> dict[int, int]:
-        """Return the number of records that each subscriber has not been sent yet, by subscriber number."""
+        """Return the lag of each subscriber, by subscriber number."""
         lifecycle = self._lifecycle
         return {number: lifecycle.lag_of(subscriber) for number, subscriber in lifecycle.subscribers.items()}
 

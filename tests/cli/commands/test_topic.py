@@ -17,9 +17,10 @@ from tests.support.segment_log import cut_tail
 from tests.support.server import RunningServer
 from tests.support.topic_server import SMALL
 from tests.support.wait import PATIENCE
+from yirangmq.cli.commands.topic_io import PRINT_RECORDS
 from yirangmq.client.connect import connect
 from yirangmq.core.topics import NewRecord
-from yirangmq.format.json_codec import dumps
+from yirangmq.format.json_codec import dumps, loads
 from yirangmq.stores.log.log import SegmentLog
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.topics.ports import TopicSettings
@@ -398,6 +399,40 @@ def test_cli_topic_tune_shows_and_changes_settings_of_a_running_server(cli: Cli,
 
 
 # -- as processes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_cli_topic_subscribe_confirms_what_a_slow_reader_of_its_output_has_got(
+    server: RunningServer, number: signal.Signals, code: int
+) -> None:
+    """While it prints a batch, and when a signal ends it in the middle of one; and no record that is not printed."""
+    count, payload = 20_000, "x" * 50
+    line = [*YIRANGMQ, "topic", "subscribe", "a", "--name", "ledger", "--from-beginning", "--json"]
+    line += ["--store", server.unix]
+    with connect(server.unix) as client:
+        client.topics.publish_many([("a", payload) for _ in range(count)])
+
+        def confirmed() -> int:
+            return int(next((row["confirmed"] for row in client.topics.subscribers()), 0))
+
+        with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as printing:
+            assert printing.stdout is not None
+            lines = [printing.stdout.readline()]
+            while min(confirmed() for _ in range(10)) < 100:
+                lines.append(printing.stdout.readline())
+                assert len(lines) < 2000, "one read of the network has about as many"
+            os.kill(printing.pid, number)
+            lines += printing.stdout.readlines()
+            err = printing.communicate(timeout=PATIENCE)[1]
+        whole = [one for one in lines if one.endswith(b"\n")]
+        assert printing.returncode == code, err
+        assert [loads(one)["sequence"] for one in whole] == [*range(1, len(whole) + 1)]
+        at = confirmed()
+        assert at <= len(whole) < count
+        assert at >= len(whole) - 2 * PRINT_RECORDS
+        again = subprocess.run([*line, "--limit", "1"], capture_output=True, check=True, timeout=PATIENCE)
+        assert loads(again.stdout)["sequence"] == at + 1
 
 
 @pytest.mark.process

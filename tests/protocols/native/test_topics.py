@@ -13,6 +13,7 @@ from tests.support.topic_server import SMALL, Follower, Live, dial, live
 from tests.support.wait import soon
 from yirangmq.admin.topics import MAX_SCANNED_RECORDS
 from yirangmq.core.topics import NewRecord
+from yirangmq.protocols.stream_server import StreamLimits
 from yirangmq.topics.ports import CatchupPacing, TopicSettings
 from yirangmq.wire import messages
 from yirangmq.wire.frames import FrameKind
@@ -276,7 +277,7 @@ def test_topic_methods_list_topics_subscribers_and_cursors_drop_a_cursor_and_tri
                 await _look(server, asking)
                 [row] = await _call(asking, "topic_subscribers")
                 assert {name: row[name] for name in ("subscriber", "state", "filter", "sequence", "lag", "sent")} == {
-                    "subscriber": "ledger", "state": "online", "filter": "a", "sequence": 10, "lag": 0, "sent": 4,
+                    "subscriber": "ledger", "state": "online", "filter": "a", "sequence": 10, "lag": 1, "sent": 4,
                 }  # fmt: skip
                 assert row["confirmed"] == 7
                 refusal = await asking.ask(FrameKind.CALL, messages.Call("topic_cursor_drop", {"name": "ledger"}))
@@ -292,5 +293,25 @@ def test_topic_methods_list_topics_subscribers_and_cursors_drop_a_cursor_and_tri
             trimmed = await _call(asking, "topic_trim", before=2000)
             assert 1 < trimmed["first"] <= 2000
             assert (await _call(asking, "topics"))["first"] == trimmed["first"]
+
+    run_loop(main(), LOOPS[kind])
+
+
+def test_backpressure_of_a_topic_subscriber_that_does_not_read_leaves_its_confirmations_to_be_read(
+    kind: str, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        settings, limits = TopicSettings(buffer_bytes=10_000_000), StreamLimits(write_buffer=50_000)
+        async with live(tmp_path, settings, limits=limits) as server, dial(server, receive=4096) as follower:
+            await follower.follow(name="ledger", start="new")
+            await server.fill(5000, 1000)  # more than its socket holds
+            [connection] = server.door.connections
+            await soon(lambda: connection._session.is_write_paused)
+            committer = server.topics.ensure_open().cursor_committer
+            for sequence in (5, 6):
+                follower.send(FrameKind.CONFIRM, messages.Confirm(sequence))
+                await soon(lambda wanted=sequence: [one.sequence for one in committer.all()] == [wanted])  # type: ignore[misc]
+            assert connection._session.is_write_paused
+            await follower.until(lambda: len(follower.records) == 5000 and len(follower.told(FrameKind.CONFIRMED)) == 2)
 
     run_loop(main(), LOOPS[kind])

@@ -1,10 +1,12 @@
 """Commands ``topic publish | subscribe | tail``.
 
 ``publish`` takes one record, files, lines, or the JSON lines that ``subscribe --json`` prints. Files are checked to
-their last line before anything is published; stdin is published as it arrives. ``subscribe`` confirms each batch of
-records after it was printed."""
+their last line before anything is published; stdin is published as it arrives. ``subscribe`` confirms records after
+they were printed, several at a time, also when a signal ends it."""
 
 import argparse
+import contextlib
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -19,7 +21,8 @@ from yirangmq.cli.commands.topic_common import header_of, moment_of, sequence_of
 from yirangmq.cli.lines import InputLine, line_batches
 from yirangmq.cli.output import Screen
 from yirangmq.cli.progress import ProgressBar
-from yirangmq.client.sync_client import ClientTopics
+from yirangmq.client.cursors import CURSOR_SECONDS
+from yirangmq.client.sync_client import ClientTopics, TopicSubscription
 from yirangmq.client.values import Event, LostRecords, Missing, NewEpoch, Receipt, TopicRecord
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, QueueError
@@ -273,7 +276,7 @@ def _subscribe_arguments(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _follow(args: argparse.Namespace, screen: Screen, topics: ClientTopics, given: dict[str, Any], limit: int) -> None:
-    """Print records until ``limit``, idle time or the end. Each batch is confirmed after it was printed."""
+    """Print records until ``limit``, idle time or the end."""
 
     def on_event(event: Event) -> None:
         text = _event_text(event)
@@ -283,9 +286,47 @@ def _follow(args: argparse.Namespace, screen: Screen, topics: ClientTopics, give
     idle = None if args.idle is None else validation.check_milliseconds(args.idle, "--idle") / 1000
     with topics.subscribe(args.topics, confirm="manual", on_event=on_event, **given) as subscription:
         while limit and (batch := subscription.next_batch(idle)):
-            show_records(args, screen, batch[:limit])
-            subscription.confirm(batch[:limit][-1].sequence)
+            _print_and_confirm(args, screen, subscription, batch[:limit])
             limit -= len(batch[:limit])
+
+
+PRINT_RECORDS = 64
+PRINT_BYTES = 64 * 1024
+"""Limits of the records that are written to the output at once. What is written then counts as printed."""
+
+
+def _print_and_confirm(
+    args: argparse.Namespace, screen: Screen, subscription: TopicSubscription, batch: list[TopicRecord]
+) -> None:
+    """Print a batch. Confirm what is printed, every ``CURSOR_SECONDS`` and at the end, also if an exception ends it."""
+    printed = confirmed = 0
+    confirmed_at = time.monotonic()
+    try:
+        for part in _parts(batch):
+            show_records(args, screen, part)
+            printed = part[-1].sequence
+            if time.monotonic() - confirmed_at >= CURSOR_SECONDS:
+                subscription.confirm(printed)
+                confirmed, confirmed_at = printed, time.monotonic()
+    except BaseException:
+        if printed > confirmed:
+            with contextlib.suppress(QueueError):  # it is printed again next time
+                subscription.confirm(printed)
+        raise
+    subscription.confirm(printed)
+
+
+def _parts(batch: list[TopicRecord]) -> Iterator[list[TopicRecord]]:
+    part: list[TopicRecord] = []
+    size = 0
+    for record in batch:
+        part.append(record)
+        size += len(record.payload)
+        if len(part) >= PRINT_RECORDS or size >= PRINT_BYTES:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def _event_text(event: Event) -> str:
@@ -350,7 +391,7 @@ SUBSCRIBE = Command(
     about="Subscribe to topics: print each record as it arrives, in order, each once. After a lost connection the "
     "command reconnects and continues at its position.\n\n"
     "In a pattern * stands for any characters, ? for one, + for one level (no dot). With --name the "
-    "subscriber is durable: the server keeps the position after each printed record. Without a server the "
+    "subscriber is durable: the server keeps the position of the printed records. Without a server the "
     "log is read directly; with a name the command then ends after the records that are there.",
     examples=(
         ("all records from now on", "yirangmq topic subscribe"),

@@ -166,7 +166,8 @@ class NativeSession:
 
     @property
     def is_full(self) -> bool:
-        return self.pending >= self.max_pending or self.is_write_paused
+        """A topic subscriber that does not read is still read from: it confirms what it has processed."""
+        return self.pending >= self.max_pending or (self.is_write_paused and not self.topic_side.is_waiting)
 
     @property
     def held(self) -> int:
