@@ -70,6 +70,18 @@ def test_statement_numbers_keep_their_texts() -> None:
     assert {str(number): str(text) for number, text in STATEMENTS.items()} == known
 
 
+def test_every_statement_that_changes_the_store_has_a_number() -> None:
+    """A change without a number would not be logged."""
+    for module in [module for name, module in sys.modules.items() if name.startswith("yirangmq.stores.sqlite.")]:
+        for value in vars(module).values():
+            for one in value if isinstance(value, tuple) else (value,):
+                if isinstance(one, Statement):
+                    is_query = one.lstrip().startswith(("SELECT", "WITH"))
+                    assert (one.number == 0) == is_query, one
+                    assert one.number == 0 or STATEMENTS[one.number] is one
+    assert len({id(one) for one in STATEMENTS.values()}) == len(STATEMENTS) == max(STATEMENTS)
+
+
 @pytest.mark.parametrize(
     ("body", "text"),
     [(b"\x02\x90", "format 2"), (FORMAT + pack([(60_000, False, ())]), "statement 60000")],

@@ -20,9 +20,9 @@ from yirangmq.stores.sqlite.statements import (
     SET_BYTES,
     SET_JSON,
     SWEEP,
+    Statement,
     StatementExecutor,
-    query,
-    seq_query,
+    seq_statement,
 )
 
 NewRow = tuple[int, int, bytes, bytes]
@@ -40,8 +40,8 @@ NOT_PACKED = (1 << 32) - 1
 """Entry in the column ``sizes`` for a message with its payload in its own row."""
 OFFSET_SHIFT = 25
 """Shift of the offset in the integer of a packed payload; ``LENGTH`` masks the length. Its last bit is 1 for JSON."""
-CONTENT_OF = query("SELECT first, last, data FROM content WHERE first <= ? ORDER BY first DESC LIMIT 1")
-SELECT_PACKED = seq_query("SELECT seq, payload FROM message WHERE typeof(payload) = 'integer' AND seq ")
+CONTENT_OF = Statement("SELECT first, last, data FROM content WHERE first <= ? ORDER BY first DESC LIMIT 1")
+SELECT_PACKED = seq_statement("SELECT seq, payload FROM message WHERE typeof(payload) = 'integer' AND seq ")
 
 
 def unpacked_payloads(envelopes: Sequence[Envelope]) -> list[str | bytes]:

@@ -31,8 +31,9 @@ from yirangmq.stores.sqlite.statements import (
     LENGTH,
     SETTLE_BATCH,
     SIZE,
+    Statement,
     StatementExecutor,
-    query,
+    cached_query,
 )
 
 ReadyMessage = tuple[Message, Envelope]
@@ -40,23 +41,25 @@ ReadyMessage = tuple[Message, Envelope]
 
 # -- ready runs: fresh -------------------------------------------------------------------------------------------------
 
-LAST_FRESH = query("SELECT first, last FROM fresh WHERE queue = ? AND rank = ? ORDER BY first DESC LIMIT 1")
-FRESH_OVER = query("""
+LAST_FRESH = Statement("SELECT first, last FROM fresh WHERE queue = ? AND rank = ? ORDER BY first DESC LIMIT 1")
+FRESH_OVER = Statement("""
 SELECT first, last FROM fresh WHERE queue = ?1 AND rank = ?2 AND last >= ?3 AND first BETWEEN
     coalesce((SELECT max(first) FROM fresh WHERE queue = ?1 AND rank = ?2 AND first <= ?3), ?3) AND ?4""")
-FRESH_BEHIND = query(
+FRESH_BEHIND = cached_query(
     """
 SELECT rank, first, last FROM fresh WHERE queue = ?1 AND (rank, first) >=
     (?2, coalesce((SELECT max(first) FROM fresh WHERE queue = ?1 AND rank = ?2 AND first <= ?3), ?3))
 ORDER BY rank, first""",
     empty_until="fresh",
 )
-FRESH_LINE = query("SELECT rank, first, last FROM fresh WHERE queue = ? ORDER BY rank, first", empty_until="fresh")
-FRESH_HEADS = query("""
+FRESH_LINE = cached_query(
+    "SELECT rank, first, last FROM fresh WHERE queue = ? ORDER BY rank, first", empty_until="fresh"
+)
+FRESH_HEADS = Statement("""
 SELECT seq, id, published_at, available_at, dedup_key, header, typeof(payload) = 'text',
     iif(typeof(payload) = 'text', CAST(payload AS BLOB), payload)
 FROM message WHERE seq BETWEEN ? AND ? LIMIT ?""")
-FRESH_ROWS = query(f"SELECT seq, id, {SIZE}, published_at FROM message WHERE seq BETWEEN ? AND ? LIMIT ?")
+FRESH_ROWS = Statement(f"SELECT seq, id, {SIZE}, published_at FROM message WHERE seq BETWEEN ? AND ? LIMIT ?")
 
 MAX_CACHED_LAST_RUNS = 1000
 
@@ -85,21 +88,21 @@ def members(covered: Sequence[Span]) -> set[int]:
 
 # -- leased and done runs: batch ---------------------------------------------------------------------------------------
 
-BATCHES_OVER = query(f"""
+BATCHES_OVER = Statement(f"""
 SELECT {BATCH_COLUMNS} FROM batch WHERE last >= ?1 AND first BETWEEN
     coalesce((SELECT max(first) FROM batch WHERE first <= ?1), ?1) AND ?2""")
-BATCHES_BEHIND = query(f"""
+BATCHES_BEHIND = Statement(f"""
 SELECT {BATCH_COLUMNS} FROM batch WHERE queue = ?1 AND state = ?2 AND last > ?3
     AND first >= coalesce((SELECT max(first) FROM batch WHERE first <= ?3), 0)
 ORDER BY first""")
-BATCHES_DUE = query(f"SELECT {BATCH_COLUMNS} FROM batch WHERE due_at > 0 AND due_at <= ? ORDER BY due_at, first")
-OLDEST_BATCHES = query(f"""
+BATCHES_DUE = Statement(f"SELECT {BATCH_COLUMNS} FROM batch WHERE due_at > 0 AND due_at <= ? ORDER BY due_at, first")
+OLDEST_BATCHES = Statement(f"""
 SELECT {BATCH_COLUMNS} FROM batch WHERE queue = ? AND state = 'done' AND body = 1 ORDER BY changed_at, first""")
-BATCH_SIZE = query(f"SELECT coalesce(sum({SIZE}), 0) FROM message WHERE seq BETWEEN ? AND ?")
-BATCH_IDS = query(f"""
+BATCH_SIZE = Statement(f"SELECT coalesce(sum({SIZE}), 0) FROM message WHERE seq BETWEEN ? AND ?")
+BATCH_IDS = Statement(f"""
 SELECT json_group_object(id, size), sum(size)
 FROM (SELECT id, {SIZE} AS size FROM message WHERE seq BETWEEN ? AND ?)""")
-BATCH_ROWS = query(f"SELECT seq, id, {SIZE} FROM message WHERE seq BETWEEN ? AND ? LIMIT ?")
+BATCH_ROWS = Statement(f"SELECT seq, id, {SIZE} FROM message WHERE seq BETWEEN ? AND ? LIMIT ?")
 
 
 MAX_CACHED_BATCHES = 10_000
