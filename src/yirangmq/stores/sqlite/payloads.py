@@ -126,7 +126,7 @@ class Contents:
         message number is used twice."""
         self._db = db
         self._kept = [] if kept is None else kept
-        self._removed: list[tuple[int, int]] = []
+        self.unswept: list[tuple[int, int]] = []
 
     def row(self, seq: int) -> ContentRow | None:
         """Return the row that covers the number of a message, or None."""
@@ -179,20 +179,18 @@ class Contents:
 
     def removed(self, first: int, last: int) -> None:
         """Note that these messages no longer have packed payloads; ``sweep`` checks their rows."""
-        self._removed.append((first, last))
+        self.unswept.append((first, last))
 
     def sweep(self) -> None:
         """Delete the rows that no message uses any more, among those noted by ``removed``."""
-        if not self._removed:
-            return
-        low, high = (removed := sorted(self._removed))[0]
+        low, high = (removed := sorted(self.unswept))[0]
         for first, last in removed:
             if first > high + MAX_SWEEP_GAP:
                 self._db.execute(SWEEP, (low, high))
                 low = first
             high = max(high, last)
         self._db.execute(SWEEP, (low, high))
-        self._removed.clear()
+        self.unswept.clear()
 
 
 def missing(seq: int) -> UnicodeDecodeError:

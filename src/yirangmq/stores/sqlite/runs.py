@@ -131,27 +131,27 @@ class Runs:
         self._recent_payloads = recent_payloads or RecentPayloads()
         self._leased = {} if leased is None else leased
         self._contents = contents or Contents(db)
-        self._new: dict[tuple[int, int], Span] = {}
+        self.new: dict[tuple[int, int], Span] = {}
         """Runs that are not in the table yet, by queue and rank. Each comes after all runs in the table."""
 
     # -- ready ----------------------------------------------------------------------------------------------------
 
     def add_ready(self, queue: int, rank: int, first: int, last: int) -> None:
         """Add new messages after all others of their queue and rank."""
-        new = self._new.get((queue, rank))
+        new = self.new.get((queue, rank))
         if new is not None and new[1] == first - 1:
             first = new[0]
         elif new is not None:
             self._write(queue, rank)
-        self._new[queue, rank] = first, last
+        self.new[queue, rank] = first, last
 
     def write(self) -> None:
         """Write the runs that were kept in memory to the table."""
-        for queue, rank in list(self._new):
+        for queue, rank in list(self.new):
             self._write(queue, rank)
 
     def _write(self, queue: int, rank: int) -> None:
-        first, last = self._new.pop((queue, rank))
+        first, last = self.new.pop((queue, rank))
         end = self._tails.get((queue, rank)) or self._db.execute(LAST_FRESH, (queue, rank)).fetchone()
         begin = first
         if end is not None and end[1] == first - 1:
@@ -169,12 +169,12 @@ class Runs:
 
     def cut_fresh(self, queue: int, rank: int, low: int, high: int) -> list[Span]:
         """Remove a span from the ready runs. Return the parts of it that were in a run."""
-        new = self._new.get((queue, rank))
+        new = self.new.get((queue, rank))
         covered: list[Span] = []
         if new is not None and low == new[0] and high <= new[1]:
-            del self._new[queue, rank]
+            del self.new[queue, rank]
             if high < new[1]:
-                self._new[queue, rank] = high + 1, new[1]
+                self.new[queue, rank] = high + 1, new[1]
             covered.append((low, high))
         else:
             if new is not None and low <= new[1] and high >= new[0]:
@@ -203,7 +203,7 @@ class Runs:
     def first_runs(self, queue: int, most: int) -> list[tuple[int, int, int]]:
         """Return (rank, first, last) of the first runs in order of delivery, until they have ``most`` messages."""
         found = _enough_runs(self._db.execute(FRESH_LINE, (queue,)), most)
-        new = [(rank, *span) for (of, rank), span in self._new.items() if of == queue] if self._new else []
+        new = [(rank, *span) for (of, rank), span in self.new.items() if of == queue] if self.new else []
         return _enough_runs(_joined(sorted([*found, *new])), most) if new else found
 
     def heads(self, name: str, rank: int, span: Span, most: int) -> list[ReadyMessage]:
