@@ -193,6 +193,10 @@ class Metrics:
             histogram._counts[bisect_left(histogram.bounds, value)] += 1
             histogram.total += value
 
+    def commit_totals(self) -> tuple[float, int]:
+        """Return the seconds of all commits with changes since the start, and their number."""
+        return self.work_seconds.total + self.sync_seconds.total, self.work_seconds.counts[-1]
+
     def forget(self, queues: Iterable[str]) -> None:
         """Remove the numbers of deleted queues."""
         for gone in queues:
