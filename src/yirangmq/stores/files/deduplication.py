@@ -1,39 +1,18 @@
 """Deduplication in the files store: look up the holder of a deduplication key, assign and revoke keys.
 
 A new message and its key are atomic: after a power cut neither exists without the other. A key assigned to a message
-that is already on disk is independent of it.
+that is already on disk is independent of it."""
 
-``LostKeyRestore`` restores lost deduplication keys: a power cut may keep a new message and lose its key. The publish of
-that message was never confirmed, and a producer that repeats it must get a duplicate."""
-
-import time
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from yirangmq.core.errors import BadPolicy
-from yirangmq.core.message import Envelope, Message
-from yirangmq.core.states import State
-from yirangmq.fsio.disk import listdir, read_bytes
+from yirangmq.core.message import Envelope
+from yirangmq.fsio.disk import listdir
 from yirangmq.stores.files.index import Index, KeyRecord, key_print
-from yirangmq.stores.files.index_update import IndexBuilder
-from yirangmq.stores.files.layout import (
-    KEY_BUCKET_MS,
-    KEY_FOLDER,
-    KeyFile,
-    folder_of,
-    name_prefix,
-    read_key,
-)
-from yirangmq.stores.files.message_file import UnreadableContent, read_envelope
-from yirangmq.stores.files.metadata import Policies, Rotation
-from yirangmq.stores.files.names import (
-    FileRow,
-)
+from yirangmq.stores.files.layout import KEY_BUCKET_MS, KEY_FOLDER, KeyFile, folder_of, name_prefix, read_key
+from yirangmq.stores.files.metadata import Rotation
+from yirangmq.stores.files.names import FileRow
 from yirangmq.stores.files.overlay import Overlay, PendingChanges
-from yirangmq.stores.files.repair import (
-    path_of,
-)
-from yirangmq.stores.files.undo_log import FileBatch
 from yirangmq.stores.files.view import DiskView
 
 
@@ -153,43 +132,3 @@ class DeduplicationKeys:
 def _is_of(row: FileRow, queue: str, file: KeyFile) -> bool:
     """Return True if a key belongs to this message: ``hold`` accepts any id for a holder, so the id is compared."""
     return row.message.id == file.id and row.message.queue == queue
-
-
-# -- lost deduplication keys -------------------------------------------------------------------------------------------
-
-
-class LostKeyRestore:
-    """Restoration of lost deduplication keys, for messages that were never leased."""
-
-    def __init__(self, root: str, policies: Policies, batch: FileBatch, index_builder: IndexBuilder) -> None:
-        self._root = root
-        self._policies = policies
-        self._batch = batch
-        self._index_builder = index_builder
-        self._rows: list[FileRow] = []
-
-    def add(self, rows: Iterable[FileRow]) -> None:
-        self._rows += [row for row in rows if _is_new(row.message)]
-
-    def restore(self) -> None:
-        """Create the key files again, with the keys read from the contents, unless their window is over."""
-        for row in self._rows:
-            message = row.message
-            try:
-                window = self._policies.policy(message.queue, self._policies.text(message.queue)).dedup_ms
-                text = read_bytes(f"{self._root}/{message.queue}/{path_of(row)}")
-                key = read_envelope(text or b"", message, 0).dedup_key
-            except (BadPolicy, UnreadableContent):
-                continue
-            until = message.changed_at + window
-            if key is None or self._index_builder.has_key(key_print(message.queue, key)):
-                continue  # the key belongs to another message by now
-            if until > time.time() * 1000:
-                file = KeyFile(KeyRecord(key_print(message.queue, key), message.seq, until), message.id)
-                self._batch.create(f"{self._root}/{message.queue}/{file.path}")
-                self._index_builder.set_until(message.seq, until)
-                self._index_builder.add_key(file.key)
-
-
-def _is_new(message: Message) -> bool:
-    return message.leases == 0 and message.state in (State.READY, State.DELAYED, State.HELD, State.DRAFT)

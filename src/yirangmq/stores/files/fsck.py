@@ -17,7 +17,6 @@ from yirangmq.core.states import UNFINISHED, State
 from yirangmq.core.validation import QUEUE
 from yirangmq.fsio.disk import exists, isdir, listdir, read_bytes, subfolders
 from yirangmq.stores.files.commit import TRASH
-from yirangmq.stores.files.deduplication import LostKeyRestore
 from yirangmq.stores.files.index_update import IndexBuilder
 from yirangmq.stores.files.layout import (
     FAILURES,
@@ -47,6 +46,7 @@ from yirangmq.stores.files.names import (
 from yirangmq.stores.files.overlay import is_counted, weight
 from yirangmq.stores.files.repair import (
     GroupOrderCheck,
+    LostKeyRestore,
     Problem,
     ProblemBuilder,
     freed,
