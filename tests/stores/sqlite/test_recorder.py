@@ -6,14 +6,13 @@ import apsw
 import pytest
 
 from yirangmq.stores.sqlite.recorder import MAX_MISSES, Recorder
-from yirangmq.stores.sqlite.statements import Misses, Statement, cached_query
+from yirangmq.stores.sqlite.statements import Effects, Misses, Statement, cached_query
 
 
 def change(number: int, text: str, *, fills: str = "", deferrable: bool = False) -> Statement:
     """A statement with a number that is not of the redo log."""
     statement = Statement(text)
-    statement.number, statement.fills, statement.is_deferrable = number, fills, deferrable
-    statement.is_always_logged = text.startswith("INSERT")
+    statement.effects = Effects(number, fills, deferrable, text.startswith("INSERT"))
     return statement
 
 

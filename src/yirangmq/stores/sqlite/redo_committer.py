@@ -206,17 +206,17 @@ class RedoCommitter:
 
     def _commit_all(self) -> None:
         """Commit all changes in SQLite, and void the records of the redo log."""
-        log = self.log
-        position = log.position
-        if log.count or log.is_in_doubt:
+        redo_log = self.log
+        position = redo_log.position
+        if redo_log.count or redo_log.is_in_doubt:
             position = RedoPosition(new_generation())
             write_position(self._file.db, position)
         try:
             self._file.execute_commit()
         except BaseException:  # it may still be on disk after a crash, and then no new record is valid
-            log.is_in_doubt = True
+            redo_log.is_in_doubt = True
             raise
-        log.start(position)
+        redo_log.start(position)
         self._move(CommitEvent.VOID)
         if self.checkpointer is not None:
             self.checkpointer.after_commit()
@@ -260,17 +260,17 @@ class RedoCommitter:
 
     def _replay(self) -> None:
         """Begin a transaction and replay the redo log into it, after a rollback."""
-        db, log = self._file.db, self.log
+        db, redo_log = self._file.db, self.log
         db.execute("BEGIN IMMEDIATE")
         try:
             position = read_position(db)
-            if position.generation == log.position.generation:
-                if position != log.position:  # an interrupt came between a commit and its result
-                    log.void_before(position)
-                replay(db, log.logged())
+            if position.generation == redo_log.position.generation:
+                if position != redo_log.position:  # an interrupt came between a commit and its result
+                    redo_log.void_before(position)
+                replay(db, redo_log.logged())
                 self._move(CommitEvent.REPLAY)
             else:  # another process has replayed the log and voided it
-                log.start(position)
+                redo_log.start(position)
                 self._move(CommitEvent.EMPTY)
         finally:
             if self.phase not in HAS_TRANSACTION and db.in_transaction:

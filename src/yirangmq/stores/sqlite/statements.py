@@ -22,21 +22,25 @@ COUNTED = Counts._fields
 # -- statements as values ----------------------------------------------------------------------------------------------
 
 
-class Statement(str):
-    """Text of a SQL statement, with its effects as the recorder needs them (``stores.sqlite.recorder``).
+class Effects(NamedTuple):
+    """What the recorder must know of a statement (``stores.sqlite.recorder``). The defaults are those of a query."""
 
-    A query keeps the defaults. The attributes of statements that change the store are set from the tables at the end of
-    this module."""
-
-    number = 0
+    number: int = 0
     """Number in the redo log; 0: a query, which is not logged."""
-    is_always_logged = False
-    """False for UPDATE and DELETE: they are logged only if they have changed a row."""
-    is_deferrable = False
-    """True if the statement cannot fail and its result is not read: it may be executed later."""
-    fills = ""
+    fills: str = ""
     """The table into which the statement may put a row, if queries on that table have a negative cache; "" otherwise.
     A changed row counts as put."""
+    is_deferrable: bool = False
+    """True if the statement cannot fail and its result is not read: it may be executed later."""
+    is_always_logged: bool = False
+    """False for UPDATE and DELETE: they are logged only if they have changed a row."""
+
+
+class Statement(str):
+    """Text of a SQL statement, with its effects. Those of statements that change the store are set from the tables at
+    the end of this module."""
+
+    effects = Effects()
     empty_until = ""
     """For a query with a negative cache: the only table that it reads. "" for all others."""
 
@@ -328,15 +332,11 @@ STATEMENTS: dict[int, Statement] = {
 
 _DEFERRABLE = (ADD_NEW, ADD_COUNTS, INSERT_MESSAGE, NAME_ONE, ADD_FRESH, GROW_FRESH, ADD_BATCH, SETTLE_BATCH)
 _FILLS = {
-    "ready": (READY_NEW, RESIZE_READY, INSERT_READY, INSERT_READY_ROW),
-    "fresh": (ADD_FRESH, GROW_FRESH, BEHEAD_FRESH),
+    **dict.fromkeys((READY_NEW, RESIZE_READY, INSERT_READY, INSERT_READY_ROW), "ready"),
+    **dict.fromkeys((ADD_FRESH, GROW_FRESH, BEHEAD_FRESH), "fresh"),
 }
-"""Statements by the table into which they may put a row; only tables of queries with a negative cache."""
+"""The table into which a statement may put a row; only tables of queries with a negative cache."""
 
 for _number, _statement in STATEMENTS.items():
-    _statement.number, _statement.is_always_logged = _number, _statement.lstrip().startswith("INSERT")
-for _statement in _DEFERRABLE:
-    _statement.is_deferrable = True
-for _table, _statements in _FILLS.items():
-    for _statement in _statements:
-        _statement.fills = _table
+    _is_insert = _statement.lstrip().startswith("INSERT")
+    _statement.effects = Effects(_number, _FILLS.get(_statement, ""), _statement in _DEFERRABLE, _is_insert)
