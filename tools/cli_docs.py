@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from yirangmq.cli import main, output
-from yirangmq.cli.command import PAGE, Command
+from yirangmq.cli.command import PAGE, Command, name_pages
 from yirangmq.core.errors import every_error
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -170,7 +170,7 @@ def _choices(action: argparse.Action) -> str:
 
 
 def _help(action: argparse.Action) -> str:
-    return _cell((action.help or "").replace("%(default)s", str(action.default)))
+    return _cell(name_pages(action.help or "").replace("%(default)s", str(action.default)))
 
 
 def _link_pages(text: str) -> str:

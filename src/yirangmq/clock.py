@@ -169,7 +169,7 @@ class _Draws(threading.local):
 
 def default_consumer() -> str:
     """Return the default consumer name: host name and process id."""
-    host = "".join(c if c.isalnum() or c in "_-" else "-" for c in socket.gethostname())[:40] or "host"
+    host = "".join([c if c.isalnum() or c in "_-" else "-" for c in socket.gethostname()])[:40] or "host"
     return f"{host}-{os.getpid()}"
 
 

@@ -422,7 +422,10 @@ class Meddling:
                 return original(messages)
 
             transaction.envelopes = counted  # type: ignore[method-assign]
-            yield transaction
+            try:
+                yield transaction
+            finally:  # the next transaction may use the parts of this one
+                transaction.envelopes = original  # type: ignore[method-assign]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

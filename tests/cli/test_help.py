@@ -10,7 +10,7 @@ import pytest
 from tests.support.cli import Cli
 from tools import cli_docs
 from yirangmq.cli import main, synonyms
-from yirangmq.cli.command import Command
+from yirangmq.cli.command import Command, Parser
 
 
 def every_command() -> Iterator[tuple[str, Command]]:
@@ -47,7 +47,7 @@ def test_cli_help_examples_are_parsed_by_the_command_line(line: str) -> None:
 
 def test_cli_json_option_exists_on_every_command_that_runs() -> None:
     for name, command in COMMANDS.items():
-        made = argparse.ArgumentParser()
+        made = Parser()
         command.configure(made)
         assert ("--json" in made.format_help()) == (command.run is not None), name
 
@@ -67,7 +67,7 @@ def test_cli_dry_run_option_exists_on_every_command_that_moves_or_deletes() -> N
         "topic trim",
     )
     for name in moving:
-        made = argparse.ArgumentParser()
+        made = Parser()
         COMMANDS[name].configure(made)
         assert "--dry-run" in made.format_help(), name
 

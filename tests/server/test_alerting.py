@@ -21,6 +21,7 @@ from yirangmq.core.errors import NotActive, StoreFull, StoreReadOnly
 from yirangmq.core.events import GroupCommitted
 from yirangmq.core.message import Reason
 from yirangmq.format.envelope import NewMessage, build
+from yirangmq.observe.metrics import Metrics
 from yirangmq.protocols.context import ServerContext, ServerIdentity
 from yirangmq.server.alerting import QUEUES_PER_EVALUATION, AlertFactsCollector
 from yirangmq.server.server import SingleNode
@@ -41,6 +42,7 @@ class Part:
         self.store = FailingStore(MemoryStore())
         self.desk = GroupCommitter(self.store, self.context, self.wall, loop.call_soon, loop.call_later)
         self.refused: dict[str, int] = {}
+        self.metrics = Metrics(self.wall)
         self.disk = StoreDisk(folder, 0)
         clock = SteadyClock(lambda: self.wall.now_ms() + self.set, self.wall.now_ms)
         context = ServerContext(
@@ -53,7 +55,12 @@ class Part:
             full_latch=FullStoreLatch(self.desk, self.wall),
         )
         self.gathering = AlertFactsCollector(
-            context, read_settings({}), clock, lambda: self.refused, SingleNode().alert_facts
+            context,
+            read_settings({}),
+            clock,
+            lambda: self.refused,
+            SingleNode().alert_facts,
+            self.metrics.commit_totals,
         )
         self.context.event_buffer.add_listener(self.gathering.on_events)
 
@@ -145,7 +152,7 @@ def test_alert_facts_contain_the_mean_commit_time_of_the_last_minute(tmp_path: P
     async def main() -> None:
         part = Part(tmp_path)
         assert part.facts().commit is None
-        part.gathering.on_events(
+        part.metrics.on_events(
             [GroupCommitted(1, 1, 0.25, 0.5), GroupCommitted(1, 1, 0.0, 0.25), GroupCommitted(1, 0, 9.0, 9.0)]
         )
         assert part.facts().commit == pytest.approx(0.5)

@@ -66,6 +66,7 @@ class Queues(AbstractContextManager["Queues"]):
     ) -> None:
         self._store = store
         self._clock = clock
+        self.now_ms, self.wall_ms, self.ahead_ms = clock.now_ms, clock.wall_ms, clock.ahead_ms
         self._ids = ids
         self.context = context or TransactionContext(clock, ids)
         """Context of the operations, for work passed to ``run``."""
@@ -473,15 +474,6 @@ class Queues(AbstractContextManager["Queues"]):
     def add_listener(self, listener: EventBufferListener) -> None:
         """Call ``listener`` with the events (``core.events``) of each commit of this process, after it is durable."""
         self.context.event_buffer.add_listener(listener)
-
-    def now_ms(self) -> int:
-        return self._clock.now_ms()
-
-    def wall_ms(self) -> int:
-        return self._clock.wall_ms()
-
-    def ahead_ms(self) -> int:
-        return self._clock.ahead_ms()
 
     def delete_queue(self, queue: str) -> None:
         validation.check_queue(queue)

@@ -6,10 +6,10 @@ they are one line with an exit code, or JSON."""
 import argparse
 import os
 import re
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any, NoReturn, cast
 
 from yirangmq.cli.output import Screen
 from yirangmq.core.errors import BadInput
@@ -29,26 +29,26 @@ NO_TERMINAL = 80
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
-    """Help formatter that is as wide as the terminal.
+    """Help formatter: names the positional arguments in the usage, and pages of the documentation by their command.
 
-    argparse itself would import shutil for the width, even if no help is printed."""
-
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=_columns() - 2)
+    argparse makes one for each argument that is added, so what only a printed help needs is done when it is printed."""
 
     def _format_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None) -> str:
         """Show the positional arguments and ``[OPTION …]``: the options are listed below with their texts."""
         if usage is not None:
             return super()._format_usage(usage, actions, groups, prefix)
-        words = [self._format_args(action, str(action.dest)) for action in actions if not action.option_strings]
+        words = [self._usage_word(action) for action in actions if not action.option_strings]
         shown = " ".join([self._prog, "[OPTION …]", *(word.replace("...", "…") for word in words)])
         return f"{'usage: ' if prefix is None else prefix}{shown}\n\n"
 
-    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
-        """Show a needed queue without brackets in the usage, although ``--queue`` may replace it."""
+    def _usage_word(self, action: argparse.Action) -> str:
+        """Show a needed queue without brackets, although ``--queue`` may replace it."""
         if isinstance(action, QueueArgument) and action.is_needed:
             return "QUEUE …" if action.is_list else "QUEUE"
-        return super()._format_args(action, default_metavar)
+        return self._format_args(action, str(action.dest))
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        return name_pages(action.help or "")
 
 
 def _columns() -> int:
@@ -78,19 +78,23 @@ class Parser(argparse.ArgumentParser):
 
     synonyms = "VERBS"
     """Table in ``cli.synonyms`` of the words that users of other tools may type for a command."""
+    command: "Command | None" = None
+    """The command with the texts of the help; None: the help has only the options."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(formatter_class=Formatter, allow_abbrev=False, **settings)
+        # argparse itself would import shutil for the width, even if no help is printed
+        formatter = partial(Formatter, width=_columns() - 2)
+        super().__init__(formatter_class=cast("type[Formatter]", formatter), allow_abbrev=False, **settings)
+
+    def format_help(self) -> str:
+        if self.command is not None:
+            self.description, self.epilog = wrap_text(self.command.about), epilog(self.command.examples)
+        return super().format_help()
 
     def error(self, message: str) -> NoReturn:
         for said, meant in ARGPARSE_PHRASES.items():
             message = message.replace(said, meant)
         raise BadInput(message if message.endswith("?") else f"{message}; see '{self.prog} --help'")
-
-    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
-        if settings.get("help"):
-            settings["help"] = name_pages(settings["help"])
-        return super().add_argument(*names, **settings)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Reject unknown arguments in the parser of the command, which can suggest a near option.
@@ -110,10 +114,13 @@ class Parser(argparse.ArgumentParser):
         """Assign positional arguments, also those that follow an option, and merge the queue into ``args.queue``.
 
         argparse assigns them at the first option, and takes the later ones for unknown arguments."""
-        actions = self._get_positional_actions()
-        if any(isinstance(action, argparse._SubParsersAction) for action in actions):
+        if self._subparsers is not None:
             return
-        named = next((action for action in actions if isinstance(action, QueueArgument)), None)
+        actions = self._get_positional_actions()
+        named = None
+        for action in actions:
+            if isinstance(action, QueueArgument):
+                named = action
         if unknown and (any(_is_option(word) for word in unknown) or not actions):
             return
         words = [word for action in actions for word in _given(found, action)] + unknown
@@ -123,13 +130,14 @@ class Parser(argparse.ArgumentParser):
             return
         others = [action for action in actions if action is not named]
         for at, action in enumerate(others):
-            reserved = sum(action.nargs in (None, "+") for action in others[at + 1 :])
+            reserved = _least_words(others[at + 1 :])
             size = (
                 max(0, len(words) - reserved) if action.nargs in ("*", "+") else min(1, max(0, len(words) - reserved))
             )
             taken, words = [self._get_value(action, word) for word in words[:size]], words[size:]
-            for value in taken:
-                self._check_value(action, value)
+            if action.choices is not None:
+                for value in taken:
+                    self._check_value(action, value)
             if taken or action.nargs is None:
                 setattr(found, action.dest, taken if action.nargs in ("*", "+") else taken[0])
             else:
@@ -141,8 +149,9 @@ class Parser(argparse.ArgumentParser):
     ) -> None:
         """Take the queue out of ``words`` and merge it with ``--queue``."""
         others = [action for action in actions if action is not named]
-        least = sum(action.nargs in (None, "+") for action in others)
-        most = None if any(action.nargs in ("*", "+") for action in others) else len(others)
+        least = _least_words(others)
+        counts = [action.nargs for action in others]
+        most = None if "*" in counts or "+" in counts else len(others)
         delattr(found, named.dest)
         if named.is_list:
             found.queue = [*words[len(others) :], *(found.queue or ())]
@@ -183,6 +192,12 @@ def _is_option(word: str) -> bool:
     return word.startswith("-") and word != "-"
 
 
+def _least_words(actions: Sequence[argparse.Action]) -> int:
+    """Return the number of words that these positional arguments need at least."""
+    counts = [action.nargs for action in actions]
+    return counts.count(None) + counts.count("+")
+
+
 def _given(found: Any, action: argparse.Action) -> list[str]:
     """Return the words that argparse assigned to a positional argument."""
     value = getattr(found, action.dest)
@@ -205,9 +220,8 @@ class Command:
     has_json: bool = False
     """True if ``options`` adds ``--json``; for other commands ``configure`` adds it."""
 
-    def configure(self, parser: argparse.ArgumentParser) -> None:
-        parser.description = wrap_text(self.about)
-        parser.epilog = epilog(self.examples)
+    def configure(self, parser: Parser) -> None:
+        parser.command = self
         if self.options is not None:
             self.options(parser)
         if self.run is not None:
@@ -227,6 +241,8 @@ def name_pages(text: str) -> str:
 
 def wrap_text(text: str) -> str:
     """Wrap each paragraph to ``HELP_WIDTH`` columns."""
+    import textwrap  # only a printed help needs it
+
     text = name_pages(text)
     return "\n\n".join(textwrap.fill(part, HELP_WIDTH) for part in text.split("\n\n"))
 

@@ -20,7 +20,7 @@ from yirangmq.cli.output import Screen
 from yirangmq.client.address import SCHEMES as ADDRESSES
 from yirangmq.config.default_store import DefaultStore, default_store
 from yirangmq.core.errors import BadInput, NotFound, QueueError, StoreReadOnly, Unavailable
-from yirangmq.core.setting_types import module_names
+from yirangmq.core.processor import module_names
 from yirangmq.fsio.atomic_file import make_folder
 from yirangmq.stores.lock import find_holder, lock_path
 from yirangmq.stores.open import SCHEMES

@@ -14,7 +14,7 @@ from yirangmq.core.access import ProgramRoute, ProgramRule, TokenRule
 from yirangmq.core.alert_settings import AlertSettings
 from yirangmq.core.bridges import NewBridge
 from yirangmq.core.policy import MAX_BODY, MAX_CONCURRENCY, RESERVE_BYTES
-from yirangmq.core.processor import Chain
+from yirangmq.core.processor import Chain, module_names
 from yirangmq.core.setting_types import (
     KEEP_DAYS,
     MIB,
@@ -28,7 +28,6 @@ from yirangmq.core.setting_types import (
     cursors_or_nothing,
     file_mode,
     host_names,
-    module_names,
     one_of,
     origin_names,
     plain_name,

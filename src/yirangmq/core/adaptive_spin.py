@@ -21,7 +21,15 @@ class AdaptiveSpin:
     A wait that usually takes more than ``max_spin`` seconds is not spun for. At first the average is above
     ``max_spin``, so the caller blocks."""
 
-    __slots__ = ("_max_sample", "_max_spin", "_next_unspun", "_unspun_left", "average_wait", "preemption_seconds")
+    __slots__ = (
+        "_max_sample",
+        "_max_spin",
+        "_next_unspun",
+        "_unspun_left",
+        "average_wait",
+        "preemption_seconds",
+        "seconds",
+    )
 
     def __init__(self, max_spin: float) -> None:
         self._max_spin = max_spin
@@ -29,21 +37,15 @@ class AdaptiveSpin:
         """Upper bound of one sample, in seconds: after a pause, a few short waits are enough to spin again."""
         self.average_wait = self._max_sample
         self._unspun_left, self._next_unspun = 0, MIN_UNSPUN_WAITS
+        self.seconds = 0.0
+        """Longest spin before blocking, in seconds; 0: block immediately."""
         self.preemption_seconds = max_spin / 2
         """Seconds without the processor after which ``note_preemption`` is to be called."""
-
-    @property
-    def seconds(self) -> float:
-        """Longest spin before blocking, in seconds; 0: block immediately."""
-        return (
-            min(2 * self.average_wait, self._max_spin)
-            if self.average_wait <= self._max_spin and not self._unspun_left
-            else 0.0
-        )
 
     def note_preemption(self) -> None:
         """Note that another process has had the processor for ``preemption_seconds`` seconds or more."""
         self._unspun_left, self._next_unspun = self._next_unspun, min(2 * self._next_unspun, MAX_UNSPUN_WAITS)
+        self.seconds = 0.0
 
     def add_wait(self, seconds: float) -> None:
         """Add a wait of this duration to the average."""
@@ -52,3 +54,5 @@ class AdaptiveSpin:
         elif self._next_unspun > MIN_UNSPUN_WAITS and self.average_wait <= self._max_spin:
             self._next_unspun -= 1
         self.average_wait += (min(seconds, self._max_sample) - self.average_wait) * WEIGHT
+        is_short = self.average_wait <= self._max_spin and not self._unspun_left
+        self.seconds = min(2 * self.average_wait, self._max_spin) if is_short else 0.0

@@ -175,7 +175,7 @@ def sizes_of(envelopes: Sequence[Envelope]) -> Iterator[int]:
 
 
 def total_size(envelopes: Sequence[Envelope]) -> int:
-    return sum(sizes_of(envelopes))
+    return sum(map(len, map(payload_of, envelopes))) + sum(map(len, map(header_of, envelopes)))
 
 
 # -- lease ids ---------------------------------------------------------------------------------------------------------

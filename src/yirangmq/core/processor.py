@@ -21,6 +21,7 @@ MAX_WORKERS = 16
 EVERY = "*"
 """Key in a server's settings for every queue without an entry."""
 NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 NONE, SHA256 = "none", "sha256"
 KEEP, RECORD = "keep", "record"
 
@@ -160,3 +161,11 @@ def read_chains(given: object, path: str) -> Mapping[str, Chain]:
         if chain is not None:
             chains[queue] = chain
     return chains
+
+
+def module_names(value: object) -> tuple[str, ...]:
+    """Read names of Python modules or packages: an array, or a text with commas between them."""
+    given = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not all(isinstance(one, str) and MODULE.fullmatch(one) for one in given):
+        raise ValueError(f"must be names of Python modules with commas between them, not {value!r}")
+    return tuple(given)

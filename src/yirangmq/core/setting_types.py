@@ -19,7 +19,6 @@ from yirangmq.core.validation import check_consumer, check_queue, kind
 MIB = 1024 * 1024
 KEEP_DAYS = 7
 """Default number of days, before today, for which files by date are kept."""
-MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 HOST_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[?[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\]?", re.ASCII)
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.ASCII)
 UNITS = {"": 1, "k": 1024, "kib": 1024, "m": MIB, "mib": MIB, "g": 1024 * MIB, "gib": 1024 * MIB}
@@ -168,14 +167,6 @@ def syslog_or_nothing(value: object) -> str:
     if text and not re.fullmatch(r"unix:.+|udp:.+:\d{1,5}", text):
         raise ValueError(f"must be unix:PATH or udp:HOST:PORT, not {text!r}")
     return text
-
-
-def module_names(value: object) -> tuple[str, ...]:
-    """Read names of Python modules or packages: an array, or a text with commas between them."""
-    given = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-    if not isinstance(given, list | tuple) or not all(isinstance(one, str) and MODULE.fullmatch(one) for one in given):
-        raise ValueError(f"must be names of Python modules with commas between them, not {value!r}")
-    return tuple(given)
 
 
 def _names(value: object) -> list[str] | None:

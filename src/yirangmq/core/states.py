@@ -103,7 +103,7 @@ TRANSITIONS: dict[tuple[State | None, Verb], State] = {
 UNFINISHED: frozenset[State] = frozenset({State.DELAYED, State.HELD, State.READY, State.CLAIMED, State.LEASED})
 """Unfinished states: while a message of a group is in one of them, later messages of the group wait."""
 
-STORED_STATES: tuple[State, ...] = tuple(state for state in State if state is not State.DROPPED)
+STORED_STATES: tuple[State, ...] = tuple([state for state in State if state is not State.DROPPED])
 """States of a stored message; of a dropped message only the tombstone is stored."""
 
 

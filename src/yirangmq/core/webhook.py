@@ -118,17 +118,14 @@ Network = IPv4Network | IPv6Network
 
 ANY = "any"
 """Value of the setting that allows every address except those of ``DENIED_NETWORKS``."""
-DENIED_NETWORKS: tuple[Network, ...] = tuple(
-    ip_network(text)
-    for text in (
-        "0.0.0.0/8",  # "this host": the kernel connects to loopback
-        "169.254.0.0/16",  # link-local: metadata services of clouds, with credentials
-        "224.0.0.0/3",  # multicast, reserved, broadcast
-        "::/128",
-        "fe80::/10",  # link-local
-        "fd00:ec2::/32",  # metadata service of a cloud, over IPv6
-        "ff00::/8",  # multicast
-    )
+DENIED_NETWORKS: tuple[Network, ...] = (
+    ip_network("0.0.0.0/8"),  # "this host": the kernel connects to loopback
+    ip_network("169.254.0.0/16"),  # link-local: metadata services of clouds, with credentials
+    ip_network("224.0.0.0/3"),  # multicast, reserved, broadcast
+    ip_network("::/128"),
+    ip_network("fe80::/10"),  # link-local
+    ip_network("fd00:ec2::/32"),  # metadata service of a cloud, over IPv6
+    ip_network("ff00::/8"),  # multicast
 )
 """Networks that are refused unless the setting names a network inside one of them."""
 IPV4_EMBEDDING_NETWORKS = (

@@ -41,12 +41,16 @@ os.register_at_fork(after_in_child=_spare.clear)
 
 def write_at(fd: int, data: bytes, offset: int) -> None:
     """Write all data at ``offset``. The file grows if necessary."""
-    view, done = memoryview(data), 0
-    if len(view) >= LARGE:
-        begin = -offset % BLOCK
-        end = len(view) - (offset + len(view)) % BLOCK
-        _write_plainly(fd, view[:begin], offset)
-        done = begin + _write_direct(fd, view[begin:end], offset + begin)
+    if len(data) < LARGE:
+        done = os.pwrite(fd, data, offset)
+        if done < len(data):
+            _write_plainly(fd, memoryview(data)[done:], offset + done)
+        return
+    view = memoryview(data)
+    begin = -offset % BLOCK
+    end = len(view) - (offset + len(view)) % BLOCK
+    _write_plainly(fd, view[:begin], offset)
+    done = begin + _write_direct(fd, view[begin:end], offset + begin)
     _write_plainly(fd, view[done:], offset + done)
 
 

@@ -168,8 +168,16 @@ class Metrics:
         now = self._clock.now_ms()
         for event in events:
             if isinstance(event, GroupCommitted):
-                if event.messages:  # a commit without changes is not synced
-                    self._committed(event)
+                if not event.messages:  # a commit without changes is not synced
+                    continue
+                for histogram, value in (  # inlined ``Histogram.observe``: four calls less at each commit
+                    (self.commit_requests, event.requests),
+                    (self.commit_messages, event.messages),
+                    (self.work_seconds, event.work_seconds),
+                    (self.sync_seconds, event.sync_seconds),
+                ):
+                    histogram._counts[bisect_left(histogram.bounds, value)] += 1
+                    histogram.total += value
             elif isinstance(event, QueueChanged) and event.what == "delete":
                 self.queues.pop(event.queue, None)
             else:
@@ -183,15 +191,9 @@ class Metrics:
         numbers = self.queues[queue] = QueueMetrics()
         return numbers
 
-    def _committed(self, event: GroupCommitted) -> None:
-        for histogram, value in (  # inlined ``Histogram.observe``: four calls less at each commit
-            (self.commit_requests, event.requests),
-            (self.commit_messages, event.messages),
-            (self.work_seconds, event.work_seconds),
-            (self.sync_seconds, event.sync_seconds),
-        ):
-            histogram._counts[bisect_left(histogram.bounds, value)] += 1
-            histogram.total += value
+    def commit_totals(self) -> tuple[float, int]:
+        """Return the seconds of all commits with changes since the start, and their number."""
+        return self.work_seconds.total + self.sync_seconds.total, self.work_seconds.counts[-1]
 
     def forget(self, queues: Iterable[str]) -> None:
         """Remove the numbers of deleted queues."""

@@ -1,7 +1,7 @@
 """Alerting of a server: the alert monitor built from the settings, and the facts that its rules evaluate.
 
-The collector gathers facts from the event stream (commits, messages that died), the group committer, the disk, the pair
-and the refused clients. What counts as a fault is decided in ``core.alert_rules``.
+The collector gathers facts from the event stream (messages that died), the metrics of commits, the group committer, the
+disk, the pair and the refused clients. What counts as a fault is decided in ``core.alert_rules``.
 
 Queues cost about 25 µs each to read, so each evaluation reads at most 200 in rotation. It also reads up to 200 with a
 known fault and up to 200 with recent deaths. A standby reports no queues. While the store cannot be read, the known
@@ -25,7 +25,7 @@ from yirangmq.config.config import Config
 from yirangmq.core.alert_rules import CounterGrowth, DiskFacts, QueueFacts, ServerFacts, SlidingWindow, faults
 from yirangmq.core.alert_settings import AlertSettings
 from yirangmq.core.errors import QueueError
-from yirangmq.core.events import Event, GroupCommitted, MessagesDied
+from yirangmq.core.events import Event, MessagesDied
 from yirangmq.core.ports import Transaction
 from yirangmq.protocols.context import ServerContext
 from yirangmq.webhooks.webhooks import read_secret
@@ -46,15 +46,24 @@ RefusalCounts = Callable[[], Mapping[str, int]]
 """Return the number of clients refused since the start, by reason."""
 NodeFacts = Callable[[int], ServerFacts]
 """Return the facts that a node of a pair adds, of the last so many ms."""
+CommitTotals = Callable[[], tuple[float, int]]
+"""Return the seconds of all commits since the start, and their number (``Metrics.commit_totals``)."""
 
 
 class AlertService:
     """Alerting of a server: monitor, sinks and methods. Created on the loop's thread; from ``start`` to ``stop``."""
 
-    def __init__(self, config: Config, context: ServerContext, refused: RefusalCounts, node_facts: NodeFacts) -> None:
+    def __init__(
+        self,
+        config: Config,
+        context: ServerContext,
+        refused: RefusalCounts,
+        node_facts: NodeFacts,
+        commit_totals: CommitTotals,
+    ) -> None:
         settings, clock = config.alerts, SteadyClock()
         self._settings = settings
-        self._collector = AlertFactsCollector(context, settings, clock, refused, node_facts)
+        self._collector = AlertFactsCollector(context, settings, clock, refused, node_facts, commit_totals)
         file = AlertFile(Path(config.alerts_folder))
         self._monitor = AlertMonitor(settings, file, config.node_name, self._collector.facts, clock)
         secret = partial(read_secret, Path(config.secrets_folder))
@@ -67,7 +76,7 @@ class AlertService:
     def register(self, calls: MethodRegistry, happened: EventBuffer) -> None:
         self.calls.register(calls)
         if self._settings.is_on:
-            happened.add_listener(self._collector.on_events, [GroupCommitted, MessagesDied])
+            happened.add_listener(self._collector.on_events, [MessagesDied])
 
     def start(self) -> None:
         if self._settings.is_on:
@@ -87,6 +96,7 @@ class AlertFactsCollector:
         clock: SteadyClock,
         refused: RefusalCounts,
         node_facts: NodeFacts,
+        commit_totals: CommitTotals,
     ) -> None:
         self._context = context
         self._refusal_counts = refused
@@ -94,9 +104,9 @@ class AlertFactsCollector:
         self._window = settings.window
         self._clock = clock
         self._commits = SlidingWindow(MINUTE_MS)
-        self._commit_seconds = 0.0
-        self._commit_count = 0
-        """Duration of the commits since the last evaluation, in seconds, and their number."""
+        self._commit_totals = commit_totals
+        self._evaluated_commits = commit_totals()
+        """Seconds and number of the commits up to the last evaluation."""
         self._deaths: dict[str, SlidingWindow] = {}
         self._refused = CounterGrowth(settings.window)
         self._ahead = clock.ahead_ms()
@@ -112,11 +122,7 @@ class AlertFactsCollector:
     def on_events(self, events: Sequence[Event]) -> None:
         """Process the events of a commit."""
         for event in events:
-            if isinstance(event, GroupCommitted):
-                if event.messages:
-                    self._commit_seconds += event.work_seconds + event.sync_seconds
-                    self._commit_count += 1
-            elif isinstance(event, MessagesDied):
+            if isinstance(event, MessagesDied):
                 recent = self._deaths.setdefault(event.queue, SlidingWindow(self._window))
                 recent.add(self._clock.now_ms(), event.count)
 
@@ -135,9 +141,11 @@ class AlertFactsCollector:
         )
 
     def _commit_mean(self, now: int) -> float | None:
-        if self._commit_count:
-            self._commits.add(now, self._commit_seconds, self._commit_count)
-            self._commit_seconds, self._commit_count = 0.0, 0
+        seconds, count = self._commit_totals()
+        known_seconds, known_count = self._evaluated_commits
+        if count > known_count:
+            self._commits.add(now, seconds - known_seconds, count - known_count)
+            self._evaluated_commits = seconds, count
         return self._commits.mean(now)
 
     def _queues(self, now: int) -> list[QueueFacts]:

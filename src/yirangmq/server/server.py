@@ -230,7 +230,13 @@ class Daemon:
         )
         transport = ListenerOptions(secrets.tls, self._node.guard)
         self._listeners = ServerListeners(config, self.context, transport, (*secrets.grants, *secrets.programs))
-        self._alerting = AlertService(config, self.context, self._listeners.refused, self._node.alert_facts)
+        self._alerting = AlertService(
+            config,
+            self.context,
+            self._listeners.refused,
+            self._node.alert_facts,
+            self._monitoring.metrics.commit_totals,
+        )
 
         self.components = Components(self._build_components())
         self._lifecycle = Lifecycle(config, self.context, self._listeners, self.components)

@@ -374,11 +374,15 @@ def test_redo_log_append_interrupted_after_the_write_reuses_no_sequence(
     with opened(store) as queues:
         sent = [queues.publish("q", b"x").id for _ in range(3)]
 
-        def stop() -> None:
+        log = redo_of(store).log
+        append = log.append
+
+        def stop(*given: Any) -> None:
+            assert append(*given)
             monkeypatch.undo()
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(redo_of(store), "_appended", stop)
+        monkeypatch.setattr(log, "append", stop)
         with pytest.raises(KeyboardInterrupt):
             queues.publish("q", b"x")
         more = [queues.publish("q", b"x").id for _ in range(3)]

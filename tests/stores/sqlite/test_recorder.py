@@ -6,21 +6,20 @@ import apsw
 import pytest
 
 from yirangmq.stores.sqlite.recorder import MAX_MISSES, Recorder
-from yirangmq.stores.sqlite.statements import Misses, Statement, query
+from yirangmq.stores.sqlite.statements import Effects, Misses, Statement, cached_query
 
 
 def change(number: int, text: str, *, fills: str = "", deferrable: bool = False) -> Statement:
     """A statement with a number that is not of the redo log."""
-    statement = query(text)
-    statement.number, statement.fills, statement.is_deferrable = number, fills, deferrable
-    statement.is_always_logged = text.startswith("INSERT")
+    statement = Statement(text)
+    statement.effects = Effects(number, fills, deferrable, text.startswith("INSERT"))
     return statement
 
 
-LOOK = query("SELECT n FROM line WHERE queue = ? ORDER BY n", empty_until="line")
+LOOK = cached_query("SELECT n FROM line WHERE queue = ? ORDER BY n", empty_until="line")
 PUT = change(-1, "INSERT INTO line VALUES (?, ?)", fills="line")
 COUNT = change(-2, "UPDATE total SET line = line + ?", deferrable=True)
-TOTAL = query("SELECT line FROM total")
+TOTAL = Statement("SELECT line FROM total")
 
 
 def recorder_of(db: apsw.Connection) -> tuple[Recorder, Misses]:

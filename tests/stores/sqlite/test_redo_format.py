@@ -70,6 +70,18 @@ def test_statement_numbers_keep_their_texts() -> None:
     assert {str(number): str(text) for number, text in STATEMENTS.items()} == known
 
 
+def test_every_statement_that_changes_the_store_has_a_number() -> None:
+    """A change without a number would not be logged."""
+    for module in [module for name, module in sys.modules.items() if name.startswith("yirangmq.stores.sqlite.")]:
+        for value in vars(module).values():
+            for one in value if isinstance(value, tuple) else (value,):
+                if isinstance(one, Statement):
+                    is_query = one.lstrip().startswith(("SELECT", "WITH"))
+                    assert (one.effects.number == 0) == is_query, one
+                    assert one.effects.number == 0 or STATEMENTS[one.effects.number] is one
+    assert len({id(one) for one in STATEMENTS.values()}) == len(STATEMENTS) == max(STATEMENTS)
+
+
 @pytest.mark.parametrize(
     ("body", "text"),
     [(b"\x02\x90", "format 2"), (FORMAT + pack([(60_000, False, ())]), "statement 60000")],
@@ -123,11 +135,11 @@ def effects(db: apsw.Connection, statement: Statement) -> dict[str, set[str]]:
 def test_statement_declares_what_it_does(db: apsw.Connection, number: int) -> None:
     statement = STATEMENTS[number]
     found = effects(db, statement)
-    assert statement.number == number
+    assert statement.effects.number == number
     filled = found["insert"] | found["update"]
-    assert filled & {"ready", "fresh"} == ({statement.fills} - {""})
+    assert filled & {"ready", "fresh"} == ({statement.effects.fills} - {""})
     assert len(filled | found["delete"]) == 1
-    assert statement.is_always_logged == bool(found["insert"])
+    assert statement.effects.is_always_logged == bool(found["insert"])
 
 
 @pytest.mark.parametrize("statement", [sql.IS_ANY_SINGLE, sql.SCAN_READY, FRESH_LINE, FRESH_BEHIND])
@@ -141,7 +153,7 @@ def test_queries_have_no_number(db: apsw.Connection) -> None:
     queries = [one for one in vars(sql).values() if isinstance(one, Statement)]
     assert len(queries) > 20
     for query in (*queries, SELECT_PACKED.span, sql.ENVELOPES.some):
-        assert query.number == 0
+        assert query.effects.number == 0
         found = effects(db, query)
         assert found["insert"] | found["update"] | found["delete"] == set()
 

@@ -37,8 +37,9 @@ def envelopes(queue: str, messages: Sequence[messages.OutgoingMessageBody], ids:
         given = [id or next(fresh) for id in given]
     validation.check_ids(given)
     for new in messages:
-        if new.is_json:
-            _check_json(new.payload)
+        # the rule for JSON payloads of envelopes: well formed, with numbers of any size
+        if new.is_json and members(b'{"payload":%s}' % new.payload) != {"payload": new.payload.strip()}:
+            raise BadInput("malformed JSON: more than one document", field="payload")
     made = []
     for new, id in zip(messages, given, strict=True):
         if new.header or new.delay_ms or new.ttl_ms:
@@ -55,12 +56,6 @@ def _envelope(queue: str, new: messages.OutgoingMessageBody, id: str, now: int) 
     expires = now + ttl if ttl else 0
     sent = (queue, id, rank, now, now + delay, expires, key, new.header, new.payload, new.is_json)
     return new_envelope((*sent, *lines))
-
-
-def _check_json(payload: bytes) -> None:
-    """Check a payload by the rule for JSON payloads of envelopes: well formed, with numbers of any size."""
-    if members(b'{"payload":%s}' % payload) != {"payload": payload.strip()}:
-        raise BadInput("malformed JSON: more than one document", field="payload")
 
 
 def milliseconds(given: int | None, field: str, *, least: int = 0) -> int | None:

@@ -4,15 +4,11 @@
 have run, its attribute ``index_builder`` holds the correct index. ``stores.files.recovery`` decides which repairs run.
 
 ``MetadataCheck`` checks the files that belong to a queue's messages, after the messages: failures, deduplication keys,
-totals and the policy.
-
-``LostKeyRestore`` restores lost deduplication keys: a power cut may keep a new message and lose its key. The publish of
-that message was never confirmed, and a producer that repeats it must get a duplicate."""
+totals and the policy."""
 
 import re
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from yirangmq.core.errors import BadPolicy
@@ -21,12 +17,10 @@ from yirangmq.core.states import UNFINISHED, State
 from yirangmq.core.validation import QUEUE
 from yirangmq.fsio.disk import exists, isdir, listdir, read_bytes, subfolders
 from yirangmq.stores.files.commit import TRASH
-from yirangmq.stores.files.index import KeyRecord, key_print
 from yirangmq.stores.files.index_update import IndexBuilder
 from yirangmq.stores.files.layout import (
     FAILURES,
     TEMP,
-    KeyFile,
     read_key,
     spares,
     stray_files,
@@ -52,6 +46,7 @@ from yirangmq.stores.files.names import (
 from yirangmq.stores.files.overlay import is_counted, weight
 from yirangmq.stores.files.repair import (
     GroupOrderCheck,
+    LostKeyRestore,
     Problem,
     ProblemBuilder,
     freed,
@@ -169,46 +164,6 @@ class MetadataCheck:
             policies.policy(queue, policies.text(queue))
         except BadPolicy as error:
             yield Problem("policy", self._problem_builder.where("config/policy.json"), str(error), None)
-
-
-# -- lost deduplication keys -------------------------------------------------------------------------------------------
-
-
-class LostKeyRestore:
-    """Restoration of lost deduplication keys, for messages that were never leased."""
-
-    def __init__(self, root: str, policies: Policies, batch: FileBatch, index_builder: IndexBuilder) -> None:
-        self._root = root
-        self._policies = policies
-        self._batch = batch
-        self._index_builder = index_builder
-        self._rows: list[FileRow] = []
-
-    def add(self, rows: Iterable[FileRow]) -> None:
-        self._rows += [row for row in rows if _is_new(row.message)]
-
-    def restore(self) -> None:
-        """Create the key files again, with the keys read from the contents, unless their window is over."""
-        for row in self._rows:
-            message = row.message
-            try:
-                window = self._policies.policy(message.queue, self._policies.text(message.queue)).dedup_ms
-                text = read_bytes(f"{self._root}/{message.queue}/{path_of(row)}")
-                key = read_envelope(text or b"", message, 0).dedup_key
-            except (BadPolicy, UnreadableContent):
-                continue
-            until = message.changed_at + window
-            if key is None or self._index_builder.has_key(key_print(message.queue, key)):
-                continue  # the key belongs to another message by now
-            if until > time.time() * 1000:
-                file = KeyFile(KeyRecord(key_print(message.queue, key), message.seq, until), message.id)
-                self._batch.create(f"{self._root}/{message.queue}/{file.path}")
-                self._index_builder.set_until(message.seq, until)
-                self._index_builder.add_key(file.key)
-
-
-def _is_new(message: Message) -> bool:
-    return message.leases == 0 and message.state in (State.READY, State.DELAYED, State.HELD, State.DRAFT)
 
 
 # -- messages of all queues --------------------------------------------------------------------------------------------

@@ -9,21 +9,30 @@ it, or finished one without releasing the next. The batch was never confirmed, s
 
 ``state_order_key`` and ``id_claim_key`` decide which of two files for one message, or for one id, is kept. After a
 power cut a message may exist under its old name too. The later state is kept: more leases, then the later change, then
-the order of ``STATE_ORDER``. Only an unconfirmed change can leave two names, so both choices are correct."""
+the order of ``STATE_ORDER``. Only an unconfirmed change can leave two names, so both choices are correct.
+
+``LostKeyRestore`` restores lost deduplication keys: a power cut may keep a new message and lose its key. The publish of
+that message was never confirmed, and a producer that repeats it must get a duplicate."""
 
 import os
+import time
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
 from yirangmq.core import transitions
+from yirangmq.core.errors import BadPolicy
 from yirangmq.core.message import Message, MessageFailure, Reason
 from yirangmq.core.policy import read_policy
 from yirangmq.core.states import UNFINISHED, State
-from yirangmq.stores.files.index import IndexRecord
-from yirangmq.stores.files.message_file import FailureOrigin, write_failure
+from yirangmq.fsio.disk import read_bytes
+from yirangmq.stores.files.index import IndexRecord, KeyRecord, key_print
+from yirangmq.stores.files.index_update import IndexBuilder
+from yirangmq.stores.files.layout import KeyFile
+from yirangmq.stores.files.message_file import FailureOrigin, UnreadableContent, read_envelope, write_failure
+from yirangmq.stores.files.metadata import Policies
 from yirangmq.stores.files.names import STATE_FOLDERS, FileRow
 from yirangmq.stores.files.undo_log import FileBatch, quarantine
 from yirangmq.stores.files.view import failure_path
@@ -187,3 +196,43 @@ def id_claim_key(row: FileRow) -> tuple[bool, int]:
     An unfinished message goes before a finished one, then the older one goes first."""
     is_finished = row.message.state in (State.DONE, State.DROPPED)
     return not is_finished, -row.message.seq
+
+
+# -- lost deduplication keys -------------------------------------------------------------------------------------------
+
+
+class LostKeyRestore:
+    """Restoration of lost deduplication keys, for messages that were never leased."""
+
+    def __init__(self, root: str, policies: Policies, batch: FileBatch, index_builder: IndexBuilder) -> None:
+        self._root = root
+        self._policies = policies
+        self._batch = batch
+        self._index_builder = index_builder
+        self._rows: list[FileRow] = []
+
+    def add(self, rows: Iterable[FileRow]) -> None:
+        self._rows += [row for row in rows if _is_new(row.message)]
+
+    def restore(self) -> None:
+        """Create the key files again, with the keys read from the contents, unless their window is over."""
+        for row in self._rows:
+            message = row.message
+            try:
+                window = self._policies.policy(message.queue, self._policies.text(message.queue)).dedup_ms
+                text = read_bytes(f"{self._root}/{message.queue}/{path_of(row)}")
+                key = read_envelope(text or b"", message, 0).dedup_key
+            except (BadPolicy, UnreadableContent):
+                continue
+            until = message.changed_at + window
+            if key is None or self._index_builder.has_key(key_print(message.queue, key)):
+                continue  # the key belongs to another message by now
+            if until > time.time() * 1000:
+                file = KeyFile(KeyRecord(key_print(message.queue, key), message.seq, until), message.id)
+                self._batch.create(f"{self._root}/{message.queue}/{file.path}")
+                self._index_builder.set_until(message.seq, until)
+                self._index_builder.add_key(file.key)
+
+
+def _is_new(message: Message) -> bool:
+    return message.leases == 0 and message.state in (State.READY, State.DELAYED, State.HELD, State.DRAFT)

@@ -98,7 +98,7 @@ class RecentPayloads:
         if first not in sent:
             return None
         try:
-            found = [sent[seq] for seq in range(first, first + count)]
+            found = list(map(sent.__getitem__, range(first, first + count)))
         except KeyError:
             return None
         self._passed = 0
@@ -107,8 +107,7 @@ class RecentPayloads:
     def drop(self, first: int, last: int) -> None:
         """Remove messages that left the ready runs or were rewritten."""
         if self._sent:
-            gone = map(self._sent.pop, range(first, last + 1), repeat(None))
-            found = [one for one in gone if one is not None]
+            found = list(filter(None, map(self._sent.pop, range(first, last + 1), repeat(None))))
             self._size -= total_size(found) + RECENT_OVERHEAD_BYTES * len(found)
 
     def clear(self) -> None:

@@ -9,8 +9,7 @@ import apsw
 
 from yirangmq.stores.sqlite.connection import BusyHandler
 from yirangmq.stores.sqlite.redo_replay import is_locked, redo_path, replay_in_transaction, shared_lock
-from yirangmq.stores.sqlite.store_file import StoreFile
-from yirangmq.stores.sqlite.transaction import SqliteTransaction
+from yirangmq.stores.sqlite.store_file import SqliteTransaction, StoreFile
 
 
 class Committer(Protocol):

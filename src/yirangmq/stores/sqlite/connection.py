@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 import apsw
@@ -146,10 +147,11 @@ def _prepare_schema(db: apsw.Connection, path: Path, busy_seconds: float, page_s
             tries += 1
 
 
-def steps() -> list[tuple[int, str]]:
+@cache
+def steps() -> tuple[tuple[int, str], ...]:
     """Return the numbered steps of the schema, each with its SQL."""
     files = sorted(Path(__file__).with_name("schema").glob("*.sql"))
-    return [(int(entry.name[:3]), entry.read_text()) for entry in files]
+    return tuple([(int(entry.name[:3]), entry.read_text()) for entry in files])
 
 
 def _refuse_foreign(db: apsw.Connection, path: Path) -> None:

@@ -15,7 +15,7 @@ from yirangmq.format.json_codec import loads, members
 from yirangmq.stores.sqlite import statements
 from yirangmq.stores.sqlite.payloads import Contents
 from yirangmq.stores.sqlite.runs import Runs
-from yirangmq.stores.sqlite.statements import Statement, StatementExecutor, query
+from yirangmq.stores.sqlite.statements import Statement, StatementExecutor
 
 RAW = """
 m.seq, m.queue, CAST(m.id AS BLOB), m.rank, m.published_at, m.available_at, m.expires_at, CAST(m.dedup_key AS BLOB),
@@ -23,9 +23,9 @@ CAST(m.header AS BLOB), iif(typeof(m.payload) = 'integer', m.payload, CAST(m.pay
 typeof(m.payload)"""
 """The columns of ``message`` as bytes: reading them cannot fail. A payload may be packed in a row of ``content``
 (``stores.sqlite.payloads``)."""
-ALL = query(f"SELECT {RAW} FROM message m")
-ONE = query(f"{ALL} WHERE m.seq = ?")
-_SAME_NAME = query("SELECT id FROM name WHERE queue = ? AND id = ? AND seq = ?")
+ALL = Statement(f"SELECT {RAW} FROM message m")
+ONE = Statement(f"{ALL} WHERE m.seq = ?")
+_SAME_NAME = Statement("SELECT id FROM name WHERE queue = ? AND id = ? AND seq = ?")
 
 
 Find = Callable[[int, int], bytes | None]

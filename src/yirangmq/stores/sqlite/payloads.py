@@ -20,9 +20,9 @@ from yirangmq.stores.sqlite.statements import (
     SET_BYTES,
     SET_JSON,
     SWEEP,
+    Statement,
     StatementExecutor,
-    query,
-    seq_query,
+    seq_statement,
 )
 
 NewRow = tuple[int, int, bytes, bytes]
@@ -40,8 +40,8 @@ NOT_PACKED = (1 << 32) - 1
 """Entry in the column ``sizes`` for a message with its payload in its own row."""
 OFFSET_SHIFT = 25
 """Shift of the offset in the integer of a packed payload; ``LENGTH`` masks the length. Its last bit is 1 for JSON."""
-CONTENT_OF = query("SELECT first, last, data FROM content WHERE first <= ? ORDER BY first DESC LIMIT 1")
-SELECT_PACKED = seq_query("SELECT seq, payload FROM message WHERE typeof(payload) = 'integer' AND seq ")
+CONTENT_OF = Statement("SELECT first, last, data FROM content WHERE first <= ? ORDER BY first DESC LIMIT 1")
+SELECT_PACKED = seq_statement("SELECT seq, payload FROM message WHERE typeof(payload) = 'integer' AND seq ")
 
 
 def unpacked_payloads(envelopes: Sequence[Envelope]) -> list[str | bytes]:
@@ -126,7 +126,7 @@ class Contents:
         message number is used twice."""
         self._db = db
         self._kept = [] if kept is None else kept
-        self._removed: list[tuple[int, int]] = []
+        self.unswept: list[tuple[int, int]] = []
 
     def row(self, seq: int) -> ContentRow | None:
         """Return the row that covers the number of a message, or None."""
@@ -179,20 +179,18 @@ class Contents:
 
     def removed(self, first: int, last: int) -> None:
         """Note that these messages no longer have packed payloads; ``sweep`` checks their rows."""
-        self._removed.append((first, last))
+        self.unswept.append((first, last))
 
     def sweep(self) -> None:
         """Delete the rows that no message uses any more, among those noted by ``removed``."""
-        if not self._removed:
-            return
-        low, high = (removed := sorted(self._removed))[0]
+        low, high = (removed := sorted(self.unswept))[0]
         for first, last in removed:
             if first > high + MAX_SWEEP_GAP:
                 self._db.execute(SWEEP, (low, high))
                 low = first
             high = max(high, last)
         self._db.execute(SWEEP, (low, high))
-        self._removed.clear()
+        self.unswept.clear()
 
 
 def missing(seq: int) -> UnicodeDecodeError:

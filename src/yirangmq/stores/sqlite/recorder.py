@@ -44,11 +44,11 @@ class Recorder:
         """Called before the connection is used, while a background commit has it. It joins that commit, or raises."""
 
     def execute(self, statement: Statement, values: Values = ()) -> Any:
-        number = statement.number
+        number, fills, is_deferrable, is_always_logged = statement.effects
         if number:
-            if statement.fills:
-                self._misses[statement.fills].clear()
-            if statement.is_deferrable:
+            if fills:
+                self._misses[fills].clear()
+            if is_deferrable:
                 self.logged.append((number, False, values))
                 self._deferred.append((statement, values))
                 return None
@@ -62,7 +62,7 @@ class Recorder:
             self.is_in_doubt = True
             raise
         if number:
-            if statement.is_always_logged or self.changes():
+            if is_always_logged or self.changes():
                 self.logged.append((number, False, values))
         elif statement.empty_until:
             return _remembered(self._misses[statement.empty_until], (statement, values), cursor)
@@ -70,8 +70,9 @@ class Recorder:
 
     def executemany(self, statement: Statement, rows: Iterable[Values]) -> apsw.Cursor:
         every = rows if isinstance(rows, list) else list(rows)
-        if statement.fills:
-            self._misses[statement.fills].clear()
+        number, fills, _, _ = statement.effects
+        if fills:
+            self._misses[fills].clear()
         if self._deferred or self.join_background_commit is not None:
             self.flush_deferred()
         try:
@@ -80,7 +81,7 @@ class Recorder:
             self.is_in_doubt = True
             raise
         if every:
-            self.logged.append((statement.number, True, every))
+            self.logged.append((number, True, every))
         return cursor
 
     def flush_deferred(self) -> None:

@@ -40,8 +40,7 @@ from yirangmq.stores.sqlite.redo_replay import (
     replay_in_transaction,
     write_position,
 )
-from yirangmq.stores.sqlite.store_file import StoreFile
-from yirangmq.stores.sqlite.transaction import SqliteTransaction
+from yirangmq.stores.sqlite.store_file import SqliteTransaction, StoreFile
 
 COMMIT_DELAY_SECONDS = 2.0
 """Maximum time that a change is only in the redo log, before SQLite commits it."""
@@ -167,21 +166,24 @@ class RedoCommitter:
         if not recorder.logged and not recorder.is_in_doubt:
             if self.phase not in HAS_TRANSACTION:
                 self._file.execute_commit()
-        elif self._is_small(work) and self._append():
-            self._appended()
-        else:
+        elif not self._is_small(work) or not self._append():
             recorder.flush_deferred()
             self._commit_all()
-        recorder.start()
+        recorder.logged = []  # the values may be large
 
-    def _appended(self) -> None:
-        """Schedule a commit after an append, or start one if the redo log is half full. The record is on disk, so an
-        error is logged and fails no request."""
+    def _append(self) -> bool:
+        """Append a record, and schedule a commit, or start one if the redo log is half full. Return False if there is
+        no space for the record. Once it is on disk, an error is logged and fails no request."""
+        try:
+            if not self.log.append(self.recorder.logged, self._flush_deferred):
+                return False
+        except OSError as error:
+            raise as_store_error(error, self.log.path) from error
         is_first, self.phase = self.phase is Phase.CLOSED, TRANSITIONS[self.phase, CommitEvent.LOG]
         try:
             if is_first and self._deferred_committer is not None:
                 self._deferred_committer.start()
-            if self.log.is_half_full and self.background is None:
+            if self.background is None and self.log.is_half_full:
                 if self._start_background_commit():
                     if self._deferred_committer is not None:
                         self._deferred_committer.commit_now()
@@ -189,12 +191,7 @@ class RedoCommitter:
                     self._commit_pending()
         except Exception as error:
             self._log_commit_error(error)
-
-    def _append(self) -> bool:
-        try:
-            return self.log.append(self.recorder.logged, self._flush_deferred)
-        except OSError as error:
-            raise as_store_error(error, self.log.path) from error
+        return True
 
     def _flush_deferred(self) -> None:
         """Execute the deferred statements, unless a background commit has the connection."""
@@ -203,23 +200,23 @@ class RedoCommitter:
 
     def _is_small(self, work: SqliteTransaction) -> bool:
         recorder = self.recorder
-        if recorder.is_in_doubt or work.written > self.log.free_bytes or len(recorder.logged) > MAX_REDO_ROWS:
+        if recorder.is_in_doubt or work.inserts.written > self.log.size or len(recorder.logged) > MAX_REDO_ROWS:
             return False
         return self.background is not None or self._file.db.total_changes() - self._touched <= MAX_REDO_ROWS
 
     def _commit_all(self) -> None:
         """Commit all changes in SQLite, and void the records of the redo log."""
-        log = self.log
-        position = log.position
-        if log.count or log.is_in_doubt:
+        redo_log = self.log
+        position = redo_log.position
+        if redo_log.count or redo_log.is_in_doubt:
             position = RedoPosition(new_generation())
             write_position(self._file.db, position)
         try:
             self._file.execute_commit()
         except BaseException:  # it may still be on disk after a crash, and then no new record is valid
-            log.is_in_doubt = True
+            redo_log.is_in_doubt = True
             raise
-        log.start(position)
+        redo_log.start(position)
         self._move(CommitEvent.VOID)
         if self.checkpointer is not None:
             self.checkpointer.after_commit()
@@ -263,17 +260,17 @@ class RedoCommitter:
 
     def _replay(self) -> None:
         """Begin a transaction and replay the redo log into it, after a rollback."""
-        db, log = self._file.db, self.log
+        db, redo_log = self._file.db, self.log
         db.execute("BEGIN IMMEDIATE")
         try:
             position = read_position(db)
-            if position.generation == log.position.generation:
-                if position != log.position:  # an interrupt came between a commit and its result
-                    log.void_before(position)
-                replay(db, log.logged())
+            if position.generation == redo_log.position.generation:
+                if position != redo_log.position:  # an interrupt came between a commit and its result
+                    redo_log.void_before(position)
+                replay(db, redo_log.logged())
                 self._move(CommitEvent.REPLAY)
             else:  # another process has replayed the log and voided it
-                log.start(position)
+                redo_log.start(position)
                 self._move(CommitEvent.EMPTY)
         finally:
             if self.phase not in HAS_TRANSACTION and db.in_transaction:

@@ -29,6 +29,7 @@ FORMAT = b"\x01"
 MARSHAL = (b"(", b"[")
 """First bytes of a body in the format of versions before 0.2: a tuple, or a list."""
 _CHECKED = struct.Struct("<QI")
+"""The part of the header that the checksum covers: generation and number."""
 
 
 class RedoPosition(NamedTuple):
@@ -40,15 +41,12 @@ class RedoPosition(NamedTuple):
     """Offset of the record in bytes; if it did not fit there, it is at offset 0."""
 
 
-def checksum(generation: int, number: int, body: bytes) -> int:
-    from zlib import crc32  # an idle server does not load it
-
-    return crc32(body, crc32(_CHECKED.pack(generation, number)))
-
-
 def record(generation: int, number: int, body: bytes) -> bytes:
     """Build a record with its header."""
-    return HEAD.pack(len(body), checksum(generation, number, body), generation, number) + body
+    from zlib import crc32  # an idle server does not load it
+
+    checksum = crc32(body, crc32(_CHECKED.pack(generation, number)))
+    return HEAD.pack(len(body), checksum, generation, number) + body
 
 
 def bodies(data: bytes, position: RedoPosition) -> Iterator[bytes]:
@@ -66,14 +64,16 @@ def bodies(data: bytes, position: RedoPosition) -> Iterator[bytes]:
 
 
 def _body_at(data: bytes, at: int, generation: int, number: int) -> bytes | None:
+    from zlib import crc32
+
     start = at + HEAD.size
     if start > len(data):
         return None
     length, expected, of, numbered = HEAD.unpack_from(data, at)
     if of != generation or numbered != number or not length or start + length > len(data):
         return None
-    body = data[start : start + length]
-    return body if checksum(generation, number, body) == expected else None
+    checked = memoryview(data)[start - _CHECKED.size : start + length]
+    return data[start : start + length] if crc32(checked) == expected else None
 
 
 def commits(data: bytes, position: RedoPosition) -> Iterator[list[ReadStatement]]:

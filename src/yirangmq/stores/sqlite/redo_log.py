@@ -55,7 +55,8 @@ class RedoLog:
         self.path = redo_path(path)
         self._disk = disk or Disk()
         self._disk.access = access_in(path.parent)
-        self._size = size
+        self.size = size
+        """Length of the file in bytes."""
         self._sync = sync
         self._fd = -1
         self._not_before = 0.0
@@ -93,12 +94,12 @@ class RedoLog:
         """Free space for one record, in bytes."""
         if self._has_wrapped:
             return self.position.at - self._at
-        return max(self._size - self._at, self.position.at)
+        return max(self.size - self._at, self.position.at)
 
     @property
     def is_half_full(self) -> bool:
         used = self._at - self.position.at
-        return (used + self._size if self._has_wrapped else used) >= self._size // 2
+        return (used + self.size if self._has_wrapped else used) >= self.size // 2
 
     def start_commit(self) -> RedoPosition:
         """Return the position for a background commit of SQLite that contains all records so far. Records appended
@@ -113,7 +114,7 @@ class RedoLog:
 
     def _place(self, length: int) -> int:
         """Return the offset for a record of this length, or -1 if there is no space."""
-        if self._at + length <= (self.position.at if self._has_wrapped else self._size):
+        if self._at + length <= (self.position.at if self._has_wrapped else self.size):
             return self._at
         return 0 if not self._has_wrapped and length <= self.position.at else -1
 
@@ -182,14 +183,14 @@ class RedoLog:
     def _opened(self) -> int:
         path = str(self.path)
         if self.path.exists():
-            if self.path.stat().st_size == self._size:
+            if self.path.stat().st_size == self.size:
                 self._disk.fsync_folder(str(self.path.parent.absolute()))  # its creator may not have synced the folder
                 return self._disk.open_update(path)
             self._disk.unlink(path)
         fd = self._disk.open_write(path)
         try:
-            for start in range(0, self._size, BLOCK):
-                self._disk.write(fd, bytes(min(BLOCK, self._size - start)))
+            for start in range(0, self.size, BLOCK):
+                self._disk.write(fd, bytes(min(BLOCK, self.size - start)))
             self._disk.fsync(fd)
         finally:
             self._disk.close(fd)

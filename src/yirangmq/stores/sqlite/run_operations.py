@@ -73,17 +73,17 @@ class RunOperations:
         shared_columns = after.state.value, after.due_at, after.changed_at, after.consumer, int(after.body)
         batch = BatchRow(before.seq, last, queue, after.rank, *shared_columns, None)
         if before.state is State.READY:
-            self._lease_run(batch)
+            self._lease_run(batch, count)
         else:
             self._settle_run(batch)
-        self._changes.count_changes(before.queue, before.state, True, after.state, after.body, False, count)
+        self._changes.count_changes(queue, before.state, True, after.state, after.body, False, count)
 
-    def _lease_run(self, batch: BatchRow) -> None:
-        """Move a run from the ready runs to a leased batch, and cache the batch."""
+    def _lease_run(self, batch: BatchRow, count: int) -> None:
+        """Move a run of ``count`` messages from the ready runs to a leased batch, and cache the batch."""
         self._runs.cut_fresh(batch.queue, batch.rank, batch.first, batch.last)
         sent = self.offered.pop(batch.first, [])
-        if len(sent) >= batch.size:
-            self._runs.add_leased(batch, total_size(sent[: batch.size]))
+        if len(sent) >= count:
+            self._runs.add_leased(batch, total_size(sent[:count]))
         else:
             self._runs.add(batch)
 

@@ -31,8 +31,9 @@ from yirangmq.stores.sqlite.statements import (
     LENGTH,
     SETTLE_BATCH,
     SIZE,
+    Statement,
     StatementExecutor,
-    query,
+    cached_query,
 )
 
 ReadyMessage = tuple[Message, Envelope]
@@ -40,23 +41,25 @@ ReadyMessage = tuple[Message, Envelope]
 
 # -- ready runs: fresh -------------------------------------------------------------------------------------------------
 
-LAST_FRESH = query("SELECT first, last FROM fresh WHERE queue = ? AND rank = ? ORDER BY first DESC LIMIT 1")
-FRESH_OVER = query("""
+LAST_FRESH = Statement("SELECT first, last FROM fresh WHERE queue = ? AND rank = ? ORDER BY first DESC LIMIT 1")
+FRESH_OVER = Statement("""
 SELECT first, last FROM fresh WHERE queue = ?1 AND rank = ?2 AND last >= ?3 AND first BETWEEN
     coalesce((SELECT max(first) FROM fresh WHERE queue = ?1 AND rank = ?2 AND first <= ?3), ?3) AND ?4""")
-FRESH_BEHIND = query(
+FRESH_BEHIND = cached_query(
     """
 SELECT rank, first, last FROM fresh WHERE queue = ?1 AND (rank, first) >=
     (?2, coalesce((SELECT max(first) FROM fresh WHERE queue = ?1 AND rank = ?2 AND first <= ?3), ?3))
 ORDER BY rank, first""",
     empty_until="fresh",
 )
-FRESH_LINE = query("SELECT rank, first, last FROM fresh WHERE queue = ? ORDER BY rank, first", empty_until="fresh")
-FRESH_HEADS = query("""
+FRESH_LINE = cached_query(
+    "SELECT rank, first, last FROM fresh WHERE queue = ? ORDER BY rank, first", empty_until="fresh"
+)
+FRESH_HEADS = Statement("""
 SELECT seq, id, published_at, available_at, dedup_key, header, typeof(payload) = 'text',
     iif(typeof(payload) = 'text', CAST(payload AS BLOB), payload)
 FROM message WHERE seq BETWEEN ? AND ? LIMIT ?""")
-FRESH_ROWS = query(f"SELECT seq, id, {SIZE}, published_at FROM message WHERE seq BETWEEN ? AND ? LIMIT ?")
+FRESH_ROWS = Statement(f"SELECT seq, id, {SIZE}, published_at FROM message WHERE seq BETWEEN ? AND ? LIMIT ?")
 
 MAX_CACHED_LAST_RUNS = 1000
 
@@ -85,21 +88,21 @@ def members(covered: Sequence[Span]) -> set[int]:
 
 # -- leased and done runs: batch ---------------------------------------------------------------------------------------
 
-BATCHES_OVER = query(f"""
+BATCHES_OVER = Statement(f"""
 SELECT {BATCH_COLUMNS} FROM batch WHERE last >= ?1 AND first BETWEEN
     coalesce((SELECT max(first) FROM batch WHERE first <= ?1), ?1) AND ?2""")
-BATCHES_BEHIND = query(f"""
+BATCHES_BEHIND = Statement(f"""
 SELECT {BATCH_COLUMNS} FROM batch WHERE queue = ?1 AND state = ?2 AND last > ?3
     AND first >= coalesce((SELECT max(first) FROM batch WHERE first <= ?3), 0)
 ORDER BY first""")
-BATCHES_DUE = query(f"SELECT {BATCH_COLUMNS} FROM batch WHERE due_at > 0 AND due_at <= ? ORDER BY due_at, first")
-OLDEST_BATCHES = query(f"""
+BATCHES_DUE = Statement(f"SELECT {BATCH_COLUMNS} FROM batch WHERE due_at > 0 AND due_at <= ? ORDER BY due_at, first")
+OLDEST_BATCHES = Statement(f"""
 SELECT {BATCH_COLUMNS} FROM batch WHERE queue = ? AND state = 'done' AND body = 1 ORDER BY changed_at, first""")
-BATCH_SIZE = query(f"SELECT coalesce(sum({SIZE}), 0) FROM message WHERE seq BETWEEN ? AND ?")
-BATCH_IDS = query(f"""
+BATCH_SIZE = Statement(f"SELECT coalesce(sum({SIZE}), 0) FROM message WHERE seq BETWEEN ? AND ?")
+BATCH_IDS = Statement(f"""
 SELECT json_group_object(id, size), sum(size)
 FROM (SELECT id, {SIZE} AS size FROM message WHERE seq BETWEEN ? AND ?)""")
-BATCH_ROWS = query(f"SELECT seq, id, {SIZE} FROM message WHERE seq BETWEEN ? AND ? LIMIT ?")
+BATCH_ROWS = Statement(f"SELECT seq, id, {SIZE} FROM message WHERE seq BETWEEN ? AND ? LIMIT ?")
 
 
 MAX_CACHED_BATCHES = 10_000
@@ -128,27 +131,27 @@ class Runs:
         self._recent_payloads = recent_payloads or RecentPayloads()
         self._leased = {} if leased is None else leased
         self._contents = contents or Contents(db)
-        self._new: dict[tuple[int, int], Span] = {}
+        self.new: dict[tuple[int, int], Span] = {}
         """Runs that are not in the table yet, by queue and rank. Each comes after all runs in the table."""
 
     # -- ready ----------------------------------------------------------------------------------------------------
 
     def add_ready(self, queue: int, rank: int, first: int, last: int) -> None:
         """Add new messages after all others of their queue and rank."""
-        new = self._new.get((queue, rank))
+        new = self.new.get((queue, rank))
         if new is not None and new[1] == first - 1:
             first = new[0]
         elif new is not None:
             self._write(queue, rank)
-        self._new[queue, rank] = first, last
+        self.new[queue, rank] = first, last
 
     def write(self) -> None:
         """Write the runs that were kept in memory to the table."""
-        for queue, rank in list(self._new):
+        for queue, rank in list(self.new):
             self._write(queue, rank)
 
     def _write(self, queue: int, rank: int) -> None:
-        first, last = self._new.pop((queue, rank))
+        first, last = self.new.pop((queue, rank))
         end = self._tails.get((queue, rank)) or self._db.execute(LAST_FRESH, (queue, rank)).fetchone()
         begin = first
         if end is not None and end[1] == first - 1:
@@ -166,12 +169,12 @@ class Runs:
 
     def cut_fresh(self, queue: int, rank: int, low: int, high: int) -> list[Span]:
         """Remove a span from the ready runs. Return the parts of it that were in a run."""
-        new = self._new.get((queue, rank))
+        new = self.new.get((queue, rank))
         covered: list[Span] = []
         if new is not None and low == new[0] and high <= new[1]:
-            del self._new[queue, rank]
+            del self.new[queue, rank]
             if high < new[1]:
-                self._new[queue, rank] = high + 1, new[1]
+                self.new[queue, rank] = high + 1, new[1]
             covered.append((low, high))
         else:
             if new is not None and low <= new[1] and high >= new[0]:
@@ -200,7 +203,7 @@ class Runs:
     def first_runs(self, queue: int, most: int) -> list[tuple[int, int, int]]:
         """Return (rank, first, last) of the first runs in order of delivery, until they have ``most`` messages."""
         found = _enough_runs(self._db.execute(FRESH_LINE, (queue,)), most)
-        new = [(rank, *span) for (of, rank), span in self._new.items() if of == queue] if self._new else []
+        new = [(rank, *span) for (of, rank), span in self.new.items() if of == queue] if self.new else []
         return _enough_runs(_joined(sorted([*found, *new])), most) if new else found
 
     def heads(self, name: str, rank: int, span: Span, most: int) -> list[ReadyMessage]:

@@ -12,7 +12,7 @@ from yirangmq.core.errors import BadInput, StoreDamaged
 from yirangmq.core.message import Envelope, Message, new_envelope, new_message
 from yirangmq.core.ports import Page
 from yirangmq.core.states import State
-from yirangmq.stores.sqlite.statements import COUNTED, query, seq_query
+from yirangmq.stores.sqlite.statements import COUNTED, Statement, cached_query, seq_statement
 
 _IS_READY = State.READY
 Payload = tuple[bytes, bool]
@@ -25,78 +25,78 @@ class _States(dict[str, State]):
 
 
 STATES = _States({state.value: state for state in State})
-_LIFE = ", ".join("grp" if field == "group" else field for field in Message._fields)
+_LIFE = ", ".join(["grp" if field == "group" else field for field in Message._fields])
 _READY = (
     "r.seq, r.queue, m.id, 'ready', r.rank, r.place, r.attempt, r.leases, r.expires_at, r.expires_at, r.changed_at, "
     "r.consumer, r.reason, r.repeats, 1, r.grp, r.target, r.size"
 )
 
-LAST_NUMBER = query("SELECT last FROM sequence")
-QUEUE_BY_NAME = query("SELECT n FROM queue WHERE name = ?")
-QUEUE_NAME = query("SELECT name FROM queue WHERE n = ?")
-QUEUE_COUNTS = query(f"SELECT n, {', '.join(COUNTED)} FROM queue WHERE name = ?")
-QUEUE_SUMS = query(f"SELECT {', '.join(f'coalesce(sum({name}), 0)' for name in COUNTED)} FROM queue")
-QUEUE_COUNT = query("SELECT count(*) FROM queue")
-LAST_QUEUE = query("SELECT max(n) FROM queue")
-POLICY = query("SELECT policy FROM queue WHERE name = ?")
-QUEUES_WITH_POLICY = query("SELECT name FROM queue WHERE policy IS NOT NULL")
-NOTE = query("SELECT text FROM note WHERE key = ?")
-QUEUE_AND_ID = query("SELECT queue, id FROM message WHERE seq = ?")
-QUEUE_AND_RANK = query("SELECT queue, rank FROM message WHERE seq = ?")
-SEQ_BY_NAME = query("SELECT seq FROM name WHERE queue = ? AND id = ?")
-NEWEST_ID = query("SELECT max(id) FROM name WHERE queue = ?")
-GROUP_FIRST = query("SELECT seq FROM member WHERE queue = ? AND grp = ? ORDER BY place LIMIT 1")
-QUEUES = query("SELECT name FROM queue WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?")
-FINISHED = query("SELECT n, name FROM queue WHERE n > ? AND n <= ? AND done > 0")
-NOTES = query("SELECT key, text FROM note WHERE key >= ? AND key < ? ORDER BY key")
-KEY_HOLDER = query("SELECT seq, id FROM dedup WHERE queue = ? AND key = ? AND until > ?")
-HEADS = query("""
+LAST_NUMBER = Statement("SELECT last FROM sequence")
+QUEUE_BY_NAME = Statement("SELECT n FROM queue WHERE name = ?")
+QUEUE_NAME = Statement("SELECT name FROM queue WHERE n = ?")
+QUEUE_COUNTS = Statement(f"SELECT n, {', '.join(COUNTED)} FROM queue WHERE name = ?")
+QUEUE_SUMS = Statement(f"SELECT {', '.join([f'coalesce(sum({name}), 0)' for name in COUNTED])} FROM queue")
+QUEUE_COUNT = Statement("SELECT count(*) FROM queue")
+LAST_QUEUE = Statement("SELECT max(n) FROM queue")
+POLICY = Statement("SELECT policy FROM queue WHERE name = ?")
+QUEUES_WITH_POLICY = Statement("SELECT name FROM queue WHERE policy IS NOT NULL")
+NOTE = Statement("SELECT text FROM note WHERE key = ?")
+QUEUE_AND_ID = Statement("SELECT queue, id FROM message WHERE seq = ?")
+QUEUE_AND_RANK = Statement("SELECT queue, rank FROM message WHERE seq = ?")
+SEQ_BY_NAME = Statement("SELECT seq FROM name WHERE queue = ? AND id = ?")
+NEWEST_ID = Statement("SELECT max(id) FROM name WHERE queue = ?")
+GROUP_FIRST = Statement("SELECT seq FROM member WHERE queue = ? AND grp = ? ORDER BY place LIMIT 1")
+QUEUES = Statement("SELECT name FROM queue WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?")
+FINISHED = Statement("SELECT n, name FROM queue WHERE n > ? AND n <= ? AND done > 0")
+NOTES = Statement("SELECT key, text FROM note WHERE key >= ? AND key < ? ORDER BY key")
+KEY_HOLDER = Statement("SELECT seq, id FROM dedup WHERE queue = ? AND key = ? AND until > ?")
+HEADS = Statement("""
 SELECT r.seq, m.id, r.rank, r.place, r.attempt, r.leases, r.expires_at, r.changed_at, r.consumer, r.reason, r.repeats,
     r.grp, r.target, r.size, m.published_at, m.available_at, m.expires_at, m.dedup_key, m.header, m.payload
 FROM ready r CROSS JOIN message m ON m.seq = r.seq
 WHERE r.queue = ?1 AND r.target = ?3 ORDER BY r.rank, r.place LIMIT ?2""")
-READY_PLACES = query("SELECT rank, place FROM ready WHERE queue = ? AND target = 0 ORDER BY rank, place LIMIT ?")
-READY_SEQS = query("SELECT seq FROM ready WHERE queue = ? AND target = ? ORDER BY rank, place LIMIT ?")
-IS_ANY_SINGLE = query("SELECT 1 FROM ready WHERE queue = ? AND target IN (0, ?) LIMIT 1", empty_until="ready")
-FIRST_SINGLE = query("SELECT rank, place FROM ready WHERE queue = ? AND target = ? ORDER BY rank, place LIMIT 1")
-HAS_TARGET = query("SELECT 1 FROM ready WHERE queue = ? AND target = ? LIMIT 1")
-LIFE_BY_SEQ = query(f"SELECT {_LIFE} FROM life WHERE seq = ?")
-LIFE_BY_SEQS = seq_query(f"SELECT {_LIFE} FROM life WHERE seq ")
-READY_BY_NAME = query(f"""
+READY_PLACES = Statement("SELECT rank, place FROM ready WHERE queue = ? AND target = 0 ORDER BY rank, place LIMIT ?")
+READY_SEQS = Statement("SELECT seq FROM ready WHERE queue = ? AND target = ? ORDER BY rank, place LIMIT ?")
+IS_ANY_SINGLE = cached_query("SELECT 1 FROM ready WHERE queue = ? AND target IN (0, ?) LIMIT 1", empty_until="ready")
+FIRST_SINGLE = Statement("SELECT rank, place FROM ready WHERE queue = ? AND target = ? ORDER BY rank, place LIMIT 1")
+HAS_TARGET = Statement("SELECT 1 FROM ready WHERE queue = ? AND target = ? LIMIT 1")
+LIFE_BY_SEQ = Statement(f"SELECT {_LIFE} FROM life WHERE seq = ?")
+LIFE_BY_SEQS = seq_statement(f"SELECT {_LIFE} FROM life WHERE seq ")
+READY_BY_NAME = Statement(f"""
 SELECT {_READY} FROM name n CROSS JOIN message m ON m.seq = n.seq
 CROSS JOIN ready r ON r.queue = n.queue AND r.target = m.target AND r.rank = m.rank AND r.place = n.place
 WHERE n.queue = ? AND n.id = ? AND r.seq = n.seq""")
-RANK_BY_NAME = query(
+RANK_BY_NAME = Statement(
     "SELECT m.rank, m.seq FROM name n CROSS JOIN message m ON m.seq = n.seq WHERE n.queue = ? AND n.id = ?"
 )
-SCAN_READY = query(
+SCAN_READY = cached_query(
     f"""
 SELECT {_READY} FROM ready r CROSS JOIN message m ON m.seq = r.seq
 WHERE r.queue = ? AND (r.target, r.rank, r.place) > (?, ?, ?) ORDER BY r.target, r.rank, r.place LIMIT ?""",
     empty_until="ready",
 )
-SCAN_DEAD = query(f"""
+SCAN_DEAD = Statement(f"""
 SELECT {_LIFE} FROM life WHERE queue = ? AND state = ? AND state IN ('dead', 'parked') AND (changed_at, seq) > (?, ?)
 ORDER BY changed_at, seq LIMIT ?""")
-SCAN_LIFE = query(f"SELECT {_LIFE} FROM life WHERE queue = ? AND state = ? AND seq > ? ORDER BY seq LIMIT ?")
-DUE = query(f"SELECT {_LIFE} FROM life WHERE due_at > 0 AND due_at <= ? ORDER BY due_at LIMIT ?")
-AGED = query(f"""
+SCAN_LIFE = Statement(f"SELECT {_LIFE} FROM life WHERE queue = ? AND state = ? AND seq > ? ORDER BY seq LIMIT ?")
+DUE = Statement(f"SELECT {_LIFE} FROM life WHERE due_at > 0 AND due_at <= ? ORDER BY due_at LIMIT ?")
+AGED = Statement(f"""
 SELECT {_READY} FROM ready r CROSS JOIN message m ON m.seq = r.seq
 WHERE r.expires_at > 0 AND r.expires_at <= ? ORDER BY r.expires_at LIMIT ?""")
-NEXT_DUE = query("""
+NEXT_DUE = Statement("""
 SELECT min(moment) FROM (
     SELECT min(due_at) AS moment FROM life WHERE due_at > 0 UNION ALL
     SELECT min(due_at) FROM batch WHERE due_at > 0 UNION ALL
     SELECT min(expires_at) FROM ready WHERE expires_at > 0)""")
-OLDEST_DONE = query("""
+OLDEST_DONE = Statement("""
 SELECT changed_at, seq FROM life WHERE queue = ? AND state = 'done' AND body = 1 ORDER BY changed_at LIMIT ?""")
 _SENT = "id, rank, published_at, available_at, expires_at, dedup_key, header, payload, grp, target"
-ENVELOPES = seq_query(f"SELECT seq, {_SENT} FROM message WHERE seq ")
+ENVELOPES = seq_statement(f"SELECT seq, {_SENT} FROM message WHERE seq ")
 PAYLOAD = ["seq", *_SENT.split(", ")].index("payload")
 """Column of ``ENVELOPES``."""
-SEQS_BY_NAMES = query("""
+SEQS_BY_NAMES = Statement("""
 SELECT n.id, n.seq FROM json_each(?2) wanted CROSS JOIN name n ON n.queue = ?1 AND n.id = wanted.value""")
-FAILURE = query("SELECT reason_code, reason_message, failed_at, attempt, consumer FROM failure WHERE seq = ?")
+FAILURE = Statement("SELECT reason_code, reason_message, failed_at, attempt, consumer FROM failure WHERE seq = ?")
 
 
 def message_of(row: Sequence[Any], queue: str) -> Message:

@@ -20,8 +20,7 @@ from yirangmq.stores.file_watch import FileWatch
 from yirangmq.stores.reserve import HISTORY_PARTS, sqlite_reserve, trim_history
 from yirangmq.stores.sqlite.committer import Committer, DirectCommitter
 from yirangmq.stores.sqlite.connection import set_busy_handler, sqlite_errors_translated, translation
-from yirangmq.stores.sqlite.store_file import StoreFile
-from yirangmq.stores.sqlite.transaction import SqliteTransaction
+from yirangmq.stores.sqlite.store_file import SqliteTransaction, StoreFile
 
 LOCK_TIMEOUT_SECONDS = 0.05
 """Maximum wait for another thread of this process after ``never_wait``. A background commit usually takes less time; a
@@ -342,7 +341,7 @@ class _TransactionBlock:
 
     def _fail(self, error: BaseException) -> None:
         """Roll back, release the lock, and raise the error as a ``StoreError`` if it is one of SQLite."""
-        self._store._has_added = self._work.has_added
+        self._store._has_added = self._work.inserts.has_added
         try:
             file = self._store._file
             ours = translation(error, file.db, file.path)  # before another call resets the error code
