@@ -32,7 +32,7 @@ the queue is empty
 0 done, 1 failed
 exported 3 messages of 1 queue to exported.jsonl
 imported: 3 messages
-imported: 0 messages; 3 were there already
+imported: 0 messages; 3 existed already
 "state":"ready"
 "state":"delayed"
 "state":"dead"

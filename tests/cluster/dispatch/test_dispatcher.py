@@ -265,10 +265,10 @@ def test_ignored_keys_are_logged_once_by_key_and_reason(
                     await soon(lambda: node.ignored_keys.found is not before, what="another search")  # noqa: B023
                 mine = sorted(logged())
                 assert len(mine) == 6
-                assert [key for key, _ in mine if "place" in _] == [
+                assert [key for key, _ in mine if "no queue uses" in _] == [
                     f"/q/{queue}/\\xff", f"/q/{queue}/inbox/ann/k", f"/queue/{queue}/s",
                 ]  # fmt: skip
-                reasons = [reason for key, reason in mine if "place" not in reason]
+                reasons = [reason for key, reason in mine if "no queue uses" not in reason]
                 assert len([reason for reason in reasons if "1 to 1024 bytes" in reason]) == 2
                 assert len([reason for reason in reasons if "control characters" in reason]) == 1
             finally:

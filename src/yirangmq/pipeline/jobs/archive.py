@@ -180,7 +180,7 @@ def compact(spark: SparkSession, folder: Path, day: str, today: date, file_bytes
         known = manifests.load(folder)
         manifests.remove_unlisted(folder, known)
         if not known.files(day):
-            raise NotFound(f"the archive in {folder} holds nothing of {day}", field="day")
+            raise NotFound(f"the archive in {folder} has no files of {day}", field="day")
         return _compact(spark, folder, known, day, file_bytes)[1]
 
 
