@@ -476,9 +476,8 @@ class TopicMaintenance:
         connected = self._connected()
         for cursor in self._cursor_committer.all():
             if cursor.name in connected and now - cursor.at_ns > span // 4:
-                self._cursor_committer.put(
-                    cursor._replace(at_ns=now), _ignore
-                )  # connected, but with nothing to confirm
+                # Connected, but with nothing to confirm. The next run repeats a write that failed.
+                self._cursor_committer.put(cursor._replace(at_ns=now), lambda error: None)
         epoch = self._feed.log.epoch
         found = [retention_floor(self._cursor_committer.all(), epoch, now - span, connected)]
         found += [hold(epoch, now - span) for hold in self._holds]
@@ -496,7 +495,3 @@ class TopicMaintenance:
 
     def cursors(self) -> Sequence[Cursor]:
         return self._cursor_committer.all()
-
-
-def _ignore(error: QueueError | None) -> None:
-    """Ignore the error: the next run of retention writes the cursor again."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from yirangmq.client.topic_connection import Tracker
+from yirangmq.client.topic_tracker import Tracker
 from yirangmq.client.values import Event, LostRecords, Missing, NewEpoch, TopicRecord
 from yirangmq.wire import messages
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from yirangmq.client.topic_connection import Tracker
+from yirangmq.client.topic_tracker import Tracker
 from yirangmq.client.values import TopicRecord
 from yirangmq.wire import messages
 
