@@ -164,7 +164,7 @@ def test_pipeline_run_of_a_project_refuses_a_second_run_and_can_be_asked_to_stop
         running.wait_for((tmp_path / "began").exists)
         second = call(served, tmp_path, "pipeline", "run", "held", "--json")
         assert second.returncode == 5, second
-        assert json.loads(second.stderr)["error"].endswith("another run of held is going on")
+        assert json.loads(second.stderr)["error"].endswith("another run of held is in progress")
         status = status_of(tmp_path, "held")
         assert (status["state"], status["pid"]) == ("running", running.process.pid)
         asked = call(served, tmp_path, "pipeline", "stop", "held")

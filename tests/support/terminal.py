@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -92,7 +93,9 @@ class Terminal:
         os.write(self._ours, keys.encode())
 
     def resize(self, columns: int, lines: int) -> None:
+        """Set the size, and send the signal that the kernel sends to the processes of a controlling terminal."""
         self._set_size(self._ours, columns, lines)
+        self.process.send_signal(signal.SIGWINCH)
 
     def is_in_line_mode(self) -> bool:
         """Whether the terminal echoes and reads lines, as a shell expects it."""

@@ -216,11 +216,12 @@ class ReconnectingConnection:
             await transport.close()
 
     async def pause(self, tries: int, why: Exception) -> None:
-        """Wait before the next try. Raise ``Unreachable`` if there were enough tries."""
+        """Wait before the next try. Raise ``Unreachable`` if there were enough tries; its cause is the error of the last
+        one."""
         cause = why.__cause__
         is_left_again = tries > 1 and isinstance(cause, TimeoutError) and self.options.silence is not None
         if tries > self.options.retries or (is_left_again and len(self._addresses) == 1):
-            raise Unreachable(f"{self._names()}: no connection after {tries} attempts: {why}") from None
+            raise Unreachable(f"{self._names()}: no connection after {tries} attempts: {why}") from cause or why
         if isinstance(cause, NotActive):
             await self._leave_node(cause)
         elif isinstance(cause, TimeoutError) and self._transport is not None and not self._transport.is_alive:

@@ -12,7 +12,7 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.output import Screen
 from yirangmq.cli.progress import ProgressBar
 from yirangmq.core.alert_rules import KEYS_DIFFER
-from yirangmq.core.errors import Unavailable, Unreachable, WrongState
+from yirangmq.core.errors import QueueError, Unavailable, Unreachable, WrongState
 from yirangmq.failover.state_file import read_history
 
 SWITCH_SECONDS = 60
@@ -68,9 +68,9 @@ def _order_switch(args: argparse.Namespace, target: str) -> Any:
     try:
         return _call(argparse.Namespace(**vars(args), retries=0), "pair_switch", to=target, seconds=args.seconds)
     except Unreachable as error:
-        _, _, answer = str(error).partition(" tries: switch: ")
-        if answer:
-            raise Unavailable(answer, field="switch") from None  # the node did answer
+        answer = error.__cause__
+        if isinstance(answer, QueueError) and answer.field == "switch":  # the node did answer
+            raise answer from None
         raise
 
 
