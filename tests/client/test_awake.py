@@ -36,7 +36,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     watched = Watched()
     monkeypatch.setattr(blocking_transport, "yield_processor", watched)
     monkeypatch.setattr(blocking_transport, "processors", lambda: 2)
-    monkeypatch.setattr(AdaptiveSpin, "seconds", property(lambda self: 0.05))
+    monkeypatch.setattr(AdaptiveSpin, "seconds", property(lambda self: 0.05, lambda self, value: None))
     return watched
 
 

@@ -216,8 +216,8 @@ class ReconnectingConnection:
             await transport.close()
 
     async def pause(self, tries: int, why: Exception) -> None:
-        """Wait before the next try. Raise ``Unreachable`` if there were enough tries; its cause is the error of the last
-        one."""
+        """Wait before the next try. Raise ``Unreachable`` if there were enough tries; the error of the last one is its
+        cause."""
         cause = why.__cause__
         is_left_again = tries > 1 and isinstance(cause, TimeoutError) and self.options.silence is not None
         if tries > self.options.retries or (is_left_again and len(self._addresses) == 1):
