@@ -23,23 +23,13 @@ from yirangmq.broker.settle import MAX_PER_CALL, Leases, Results, raise_first
 from yirangmq.broker.store_time import message_in_wall_time
 from yirangmq.broker.subscription import ChangeNotifier, EmbeddedSender, EmbeddedSubscriptionOptions, Subscription
 from yirangmq.clock import default_consumer
-from yirangmq.core import transitions, validation
+from yirangmq.core import ports, transitions, validation
 from yirangmq.core.consumer_registry import ConsumerRegistry, MemoryConsumerRegistry
 from yirangmq.core.errors import BadInput, Unavailable
 from yirangmq.core.events import QueueChanged
 from yirangmq.core.message import RANK_LAST, Counts, Envelope, Reason, check_reason, new_envelope
 from yirangmq.core.policy import show_policy
-from yirangmq.core.ports import (
-    AddResult,
-    CheckProgress,
-    Clock,
-    Finding,
-    Ids,
-    MoveResult,
-    Store,
-    Transaction,
-    no_progress,
-)
+from yirangmq.core.ports import AddResult, Clock, Finding, Ids, MoveResult, Store, Transaction
 from yirangmq.format.delivery import MessageDelivery, MessageView
 from yirangmq.format.envelope import NewMessage, build, read
 
@@ -66,7 +56,6 @@ class Queues(AbstractContextManager["Queues"]):
     ) -> None:
         self._store = store
         self._clock = clock
-        self.now_ms, self.wall_ms, self.ahead_ms = clock.now_ms, clock.wall_ms, clock.ahead_ms
         self._ids = ids
         self.context = context or TransactionContext(clock, ids)
         """Context of the operations, for work passed to ``run``."""
@@ -475,6 +464,15 @@ class Queues(AbstractContextManager["Queues"]):
         """Call ``listener`` with the events (``core.events``) of each commit of this process, after it is durable."""
         self.context.event_buffer.add_listener(listener)
 
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    def ahead_ms(self) -> int:
+        return self._clock.ahead_ms()
+
     def delete_queue(self, queue: str) -> None:
         validation.check_queue(queue)
 
@@ -485,7 +483,7 @@ class Queues(AbstractContextManager["Queues"]):
 
         self._committer.run(work)
 
-    def check(self, *, repair: bool = False, progress: CheckProgress = no_progress) -> Iterator[Finding]:
+    def check(self, *, repair: bool = False, progress: ports.CheckProgress = ports.no_progress) -> Iterator[Finding]:
         return self._store.check(repair=repair, progress=progress)
 
     def close(self) -> None:
