@@ -106,7 +106,7 @@ def damage_error(
     """Return the error of a damaged message that was requested by id; None if it is intact."""
     policy = transaction.policy(message.queue)
     text = digest_problem(envelope) if has_digests(context, policy, message.queue) else ""
-    return PayloadDamaged(f"message {message.id} is not handed out: {text}") if text else None
+    return PayloadDamaged(f"message {message.id} is not delivered: {text}") if text else None
 
 
 # -- selection ---------------------------------------------------------------------------------------------------------

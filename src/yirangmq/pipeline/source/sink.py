@@ -314,7 +314,7 @@ def _headers(row: Mapping[str, Any]) -> dict[str, str]:
 
 def _shown(target: str, value: Any) -> str:
     about = "null" if value is None else f"{len(value)} characters" if isinstance(value, str) else f"{len(value)} bytes"
-    return f"a row for {target or 'nobody'}, value: {about}"
+    return f"a row for {target or 'an unnamed target'}, value: {about}"
 
 
 # -- stages and commits ------------------------------------------------------------------------------------------------
